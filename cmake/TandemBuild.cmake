@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+# How this project's own programs (tests, examples, benchmarks) are built; nothing here reaches a user of the library.
+
+# Everything that a program of this project is compiled with beyond the library's own requirements.
+add_library(tandem_own_flags INTERFACE)
+target_compile_options(tandem_own_flags INTERFACE -Wall -Wextra -Wpedantic -Werror)
+set(TANDEM_SANITIZE "" CACHE STRING "What -fsanitize= is given for tests: address,undefined or thread")
+if(TANDEM_SANITIZE)
+  target_compile_options(tandem_own_flags INTERFACE
+    -fsanitize=${TANDEM_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(tandem_own_flags INTERFACE -fsanitize=${TANDEM_SANITIZE})
+endif()
+
+# tandem_add_folders(a b c): add_subdirectory for those that have a CMakeLists.txt.
+macro(tandem_add_folders)
+  foreach(folder IN ITEMS ${ARGN})
+    if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/CMakeLists.txt")
+      add_subdirectory(${folder})
+    endif()
+  endforeach()
+endmacro()
+
+# tandem_add_every_folder(): the same for every folder here that has one, in alphabetical order.
+macro(tandem_add_every_folder)
+  file(GLOB lists CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}/*/CMakeLists.txt")
+  foreach(list IN LISTS lists)
+    get_filename_component(folder "${list}" DIRECTORY)
+    add_subdirectory("${folder}")
+  endforeach()
+endmacro()
+
+# tandem_torch_pch(target): use the one precompiled torch/torch.h, which takes 45 s to make and is made once.
+# For programs that include torch/torch.h themselves; they must not set own compile options.
+function(tandem_torch_pch target)
+  if(NOT TARGET tandem_torch_pch_holder)
+    file(WRITE "${PROJECT_BINARY_DIR}/torch_pch/holder.cpp.in" "// Only carries the precompiled torch/torch.h.\n")
+    configure_file("${PROJECT_BINARY_DIR}/torch_pch/holder.cpp.in" "${PROJECT_BINARY_DIR}/torch_pch/holder.cpp" COPYONLY)
+    add_library(tandem_torch_pch_holder OBJECT EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/torch_pch/holder.cpp")
+    target_link_libraries(tandem_torch_pch_holder PRIVATE tandem tandem_own_flags)
+    target_precompile_headers(tandem_torch_pch_holder PRIVATE <torch/torch.h>)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM tandem_torch_pch_holder)
+endfunction()
+
+# tandem_program(name SOURCES a.cpp ... [TORCH] [PCH] [LINK library ...])
+# An executable with the project's warnings; TORCH links tandem::tandem instead of tandem::bare, PCH (implies TORCH)
+# also takes the precompiled torch/torch.h.
+function(tandem_program name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;PCH" "" "SOURCES;LINK")
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "tandem_program(${name}): unknown ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE tandem_own_flags ${arg_LINK})
+  if(arg_TORCH OR arg_PCH)
+    target_link_libraries(${name} PRIVATE tandem::tandem)
+  else()
+    target_link_libraries(${name} PRIVATE tandem::bare)
+  endif()
+  if(arg_PCH)
+    tandem_torch_pch(${name})
+  endif()
+endfunction()
+
+# tandem_test(name SOURCES a.cpp ... [RANKS 1 2 3 ...] [TORCH] [PCH] [LABELS l ...] [TIMEOUT seconds] [LINK library ...]
+#             [COMPILE_OPTIONS o ...])
+# A doctest binary, registered with ctest as <name>, or as <name>.n2, <name>.n3, ... with TANDEM_TEST_RANKS set.
+# The sources contain TEST_CASEs only: main() and the support in tests/support come with it. Every test has a time
+# limit: 60 s unless given, four times as much under a sanitizer. Silently left out when it needs libtorch and there is none.
+function(tandem_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;PCH" "TIMEOUT" "SOURCES;RANKS;LABELS;LINK;COMPILE_OPTIONS")
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "tandem_test(${name}): unknown ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  set(kind "")
+  set(speed fast)
+  if(arg_TORCH OR arg_PCH)
+    if(NOT TARGET tandem::tandem)
+      return()
+    endif()
+    set(kind TORCH)
+    set(speed torch)
+    if(arg_PCH)
+      set(kind PCH)
+    endif()
+  endif()
+  tandem_program(${name} ${kind} SOURCES ${arg_SOURCES} LINK tandem_test_support ${arg_LINK})
+  target_compile_options(${name} PRIVATE ${arg_COMPILE_OPTIONS})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 60)
+  endif()
+  if(TANDEM_SANITIZE)
+    math(EXPR arg_TIMEOUT "4 * ${arg_TIMEOUT}")
+  endif()
+  if(arg_RANKS)
+    foreach(ranks IN LISTS arg_RANKS)
+      add_test(NAME ${name}.n${ranks} COMMAND ${name})
+      # Ranks that share cores are timed and killed on purpose: two such tests side by side would disturb each other.
+      set(processors 1)
+      if(ranks GREATER 1)
+        set(processors 2)
+      endif()
+      set_tests_properties(${name}.n${ranks} PROPERTIES
+        ENVIRONMENT "TANDEM_TEST_RANKS=${ranks}" PROCESSORS ${processors}
+        TIMEOUT ${arg_TIMEOUT} LABELS "${speed};ranks;${arg_LABELS}")
+    endforeach()
+  else()
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${speed};${arg_LABELS}")
+  endif()
+endfunction()
