@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// One case of the benchmark (verb, dtype, size, kind of buffer) and the peers that compete in it, timed by turns:
+// a block of calls of one peer, then a block of the next, round after round, so that a machine that drifts drifts
+// for all of them alike. Knows no peer.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "harness/pattern.hpp"
+#include "harness/team.hpp"
+
+namespace tandem::bench {
+
+enum class Verb { all_reduce, reduce_scatter, all_gather, broadcast, send, barrier };
+
+constexpr const char* name_of(Verb verb) noexcept {
+  switch (verb) {
+    case Verb::all_reduce: return "all_reduce";
+    case Verb::reduce_scatter: return "reduce_scatter";
+    case Verb::all_gather: return "all_gather";
+    case Verb::broadcast: return "broadcast";
+    case Verb::send: return "send";
+    case Verb::barrier: return "barrier";
+  }
+  return "?";
+}
+
+/// `count` elements are the full, larger buffer of every verb: the input of reduce_scatter, the output of all_gather.
+struct Case {
+  Verb verb = Verb::all_reduce;
+  Dtype dtype = Dtype::float32;
+  std::size_t count = 0;
+  bool registered = false;
+  int ranks = 1;
+
+  std::size_t bytes() const noexcept { return count * size_of(dtype); }
+  std::string name() const {
+    return std::string(name_of(verb)) + "/" + tandem::name_of(dtype) + "/" + std::to_string(bytes()) + "B/N" +
+           std::to_string(ranks) + (registered ? "/registered" : "/unregistered");
+  }
+};
+
+/// One peer in a case, as one rank sees it. `input` is what the rank contributes, `output` where its result lies (of
+/// reduce_scatter the own slice); the same address for in-place verbs, and no data at all for barrier.
+struct Entry {
+  std::string peer;
+  std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::function<void()> operate;
+  bool sluggish = false;    ///< costs hundreds of microseconds whatever the size: fewer calls for the same patience
+  bool checked = true;      ///< its result is compared with the right one
+  int calls_per_sample = 1; ///< more than one where a single call is shorter than reading the clock
+};
+
+/// How many calls a peer makes per round, and how many rounds.
+struct Plan {
+  int rounds = 1;
+  int block = 1;
+  int sluggish_block = 1;
+  int warm_up = 1;  ///< untimed calls at the start of each block: the block before left foreign data in the caches
+
+  /// `patience` below 1 shortens everything (smoke tests, quick looks).
+  static Plan for_bytes(std::size_t bytes, double patience) {
+    Plan plan = bytes <= (64U << 10)   ? Plan{20, 100, 15, 5}
+                : bytes <= (1U << 20)  ? Plan{12, 20, 5, 2}
+                : bytes <= (16U << 20) ? Plan{10, 5, 3, 1}
+                : bytes <= (64U << 20) ? Plan{7, 2, 2, 1}
+                                       : Plan{5, 2, 2, 1};
+    const auto scaled = [&](int value) { return std::max(1, static_cast<int>(value * patience)); };
+    return {std::max(2, scaled(plan.rounds)), scaled(plan.block), scaled(plan.sluggish_block), plan.warm_up};
+  }
+  int block_of(const Entry& entry) const noexcept { return entry.sluggish ? sluggish_block : block; }
+};
+
+/// Writes what this rank contributes: its slice to all_gather, a full buffer to every other verb.
+template <Element T>
+void fill(const Pattern<T>& pattern, const Case& which, const Entry& entry, int rank, std::uint64_t turn) {
+  if (entry.input == nullptr) return;
+  const Range range = which.verb == Verb::all_gather ? slice_of(which.count, which.ranks, rank) : Range{0, which.count};
+  pattern.fill(reinterpret_cast<T*>(entry.input), range.begin, range.size(), rank, turn);
+}
+
+/// Elements of this rank's result that are not what the verb promises.
+template <Element T>
+std::uint64_t wrong(Pattern<T>& pattern, const Case& which, const Entry& entry, int rank, std::uint64_t turn) {
+  const T* const output = reinterpret_cast<const T*>(entry.output);
+  const auto all = Range{0, static_cast<std::size_t>(which.ranks)};
+  const auto only = [](int one) { return Range{static_cast<std::size_t>(one), static_cast<std::size_t>(one) + 1}; };
+  switch (which.verb) {
+    case Verb::all_reduce: return pattern.wrong(output, 0, which.count, all, turn);
+    case Verb::reduce_scatter: {
+      const Range slice = slice_of(which.count, which.ranks, rank);
+      return pattern.wrong(output, slice.begin, slice.size(), all, turn);
+    }
+    case Verb::all_gather: {
+      std::uint64_t count = 0;
+      for (int peer = 0; peer < which.ranks; ++peer) {
+        const Range slice = slice_of(which.count, which.ranks, peer);
+        count += pattern.wrong(output + slice.begin, slice.begin, slice.size(), only(peer), turn);
+      }
+      return count;
+    }
+    case Verb::broadcast: return pattern.wrong(output, 0, which.count, only(0), turn);
+    case Verb::send: return pattern.wrong(output, 0, which.count, only(rank % 2 == 0 ? rank : rank - 1), turn);
+    case Verb::barrier: return 0;
+  }
+  return 0;
+}
+
+/// Runs one peer's block and appends its seconds per call to this rank's samples from `place` on; returns the wrong
+/// elements seen. Every rank calls it with the same arguments. `turn` counts calls over the whole run.
+template <Element T>
+std::uint64_t run_block(Team& team, Pattern<T>& pattern, const Case& which, const Entry& entry, int calls, int warm_up,
+                        std::size_t place, std::uint64_t& turn) {
+  using Timer = std::chrono::steady_clock;
+  double* const samples = team.samples(team.rank());
+  std::uint64_t differing = 0;
+  for (int call = -warm_up; call < calls; ++call) {
+    ++turn;
+    if (entry.checked) fill(pattern, which, entry, team.rank(), turn);
+    team.align();
+    const auto start = Timer::now();
+    for (int i = 0; i < entry.calls_per_sample; ++i) entry.operate();
+    const auto end = Timer::now();
+    if (call >= 0) {
+      samples[place++] = std::chrono::duration<double>(end - start).count() / entry.calls_per_sample;
+    }
+    if (entry.checked) differing += wrong(pattern, which, entry, team.rank(), turn);
+  }
+  return differing;
+}
+
+}  // namespace tandem::bench
