@@ -6,7 +6,9 @@ include(CMakePackageConfigHelpers)
 set(tandem_package "${CMAKE_INSTALL_DATADIR}/cmake/tandem")
 
 # Two export sets: tandem::bare must be usable where there is no libtorch.
-install(TARGETS tandem_bare EXPORT tandem_bare FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(TARGETS tandem_bare EXPORT tandem_bare
+  FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+  FILE_SET repeated DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 if(tandem_torch_headers)
   install(TARGETS tandem EXPORT tandem FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 else()

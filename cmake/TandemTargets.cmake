@@ -3,6 +3,7 @@
 
 set(tandem_include "${PROJECT_SOURCE_DIR}/include")
 file(GLOB_RECURSE tandem_headers CONFIGURE_DEPENDS "${tandem_include}/tandem/*.hpp")
+file(GLOB_RECURSE tandem_repeated CONFIGURE_DEPENDS "${tandem_include}/tandem/*.inc")
 
 # Below the waterline stand the layers that need libtorch, and the umbrella that includes them.
 set(tandem_torch_headers ${tandem_headers})
@@ -17,7 +18,9 @@ set_target_properties(tandem_bare PROPERTIES EXPORT_NAME bare)
 target_compile_features(tandem_bare INTERFACE cxx_std_20)
 target_link_libraries(tandem_bare INTERFACE Threads::Threads)
 target_sources(tandem_bare INTERFACE
-  FILE_SET HEADERS BASE_DIRS "${tandem_include}" FILES ${tandem_bare_headers})
+  FILE_SET HEADERS BASE_DIRS "${tandem_include}" FILES ${tandem_bare_headers}
+  # Parts of headers that are included more than once: installed like them, but no header of their own.
+  FILE_SET repeated TYPE HEADERS BASE_DIRS "${tandem_include}" FILES ${tandem_repeated})
 
 # tandem::tandem: everything. The target is there without libtorch too, so that it can be installed; its alias is not,
 # so that linking it where there is no libtorch fails at configure time.
@@ -33,7 +36,8 @@ endif()
 
 # Every header is compiled alone by the target all_verify_interface_header_sets.
 if(PROJECT_IS_TOP_LEVEL)
-  set_target_properties(tandem_bare PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  set_target_properties(tandem_bare PROPERTIES
+    VERIFY_INTERFACE_HEADER_SETS ON INTERFACE_HEADER_SETS_TO_VERIFY HEADERS)
   if(TARGET Libtorch::cpu AND tandem_torch_headers)
     set_target_properties(tandem PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
   endif()
