@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "tandem/strategy/bucket_layout.hpp"
+#include "tandem/tensor/bucket_layout.hpp"
 
 using tandem::BucketCaps;
 using tandem::BucketItem;

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a strategy is told of a model, and what it tells an optimizer. Knows no strategy.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/tensor/torch.hpp"
+
+namespace tandem {
+
+/// A parameter of the model under its full name ("blocks.0.mlp.weight").
+struct NamedParameter {
+  std::string name;
+  at::Tensor value;
+};
+
+/// What an optimizer on this rank updates: a whole parameter, or the shard of it that this rank owns.
+struct OwnedParameter {
+  std::string name;
+  at::Tensor value;
+  std::vector<std::int64_t> full_shape;  ///< of the whole parameter, e.g. to decay matrices only
+};
+
+/// Which part of the data a rank is given: batch `rank()` of `size()`.
+class Coordinate {
+ public:
+  constexpr Coordinate(int rank, int size) noexcept : rank_(rank), size_(size) {}
+  constexpr int rank() const noexcept { return rank_; }
+  constexpr int size() const noexcept { return size_; }
+  friend constexpr bool operator==(const Coordinate&, const Coordinate&) = default;
+
+ private:
+  int rank_;
+  int size_;
+};
+
+}  // namespace tandem
