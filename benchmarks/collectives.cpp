@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -121,7 +122,6 @@ class Rank {
     for (const Entry& entry : entries) {
       const int calls = plan.block_of(entry);
       visit_dtype(which.dtype, [&]<class T>(T) {
-        team_.tally(team_.rank()) = 0;
         wrong_[entry.peer] += run_block<T>(team_, pattern<T>(), which, entry, calls, plan.warm_up,
                                            place + static_cast<std::size_t>(turn * calls), turns_);
       });
@@ -312,9 +312,16 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", options.ranks, "ranks, forked by this program")->check(CLI::Range(2, 8));
   app.add_option("--max-bytes", options.most_bytes, "largest buffer");
   app.add_option("--min-bytes", options.least_bytes, "smallest buffer");
-  app.add_option("--verbs", options.verbs, "verbs to time")->delimiter(',');
-  app.add_option("--dtypes", options.dtypes, "element types")->delimiter(',');
-  app.add_option("--buffers", options.buffers, "registered, unregistered")->delimiter(',');
+  const auto one_of = [](const auto& words) {
+    std::vector<std::string> names;
+    for (const auto word : words) names.emplace_back(name_of(word));
+    return CLI::IsMember(names);
+  };
+  app.add_option("--verbs", options.verbs, "verbs to time")->delimiter(',')->check(one_of(all_verbs));
+  app.add_option("--dtypes", options.dtypes, "element types")->delimiter(',')->check(one_of(all_dtypes));
+  app.add_option("--buffers", options.buffers, "kinds of buffers")
+      ->delimiter(',')
+      ->check(CLI::IsMember(std::vector<std::string>{"registered", "unregistered"}));
   app.add_option("--json", options.json, "write one JSON object per line and peer");
   app.add_option("--patience", options.patience, "1 = full number of calls")->check(CLI::Range(0.001, 10.0));
   app.add_flag("!--no-pin", options.pin, "leave ranks to the scheduler");

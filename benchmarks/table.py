@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Turns the rows of scripts/bench into Markdown tables, and writes down the circumstances of a run."""
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+
+COLLECTIVE_KEYS = ["peer", "verb", "dtype", "ranks", "bytes", "registered", "median_us", "p99_us", "algbw_gbs",
+                   "busbw_gbs", "bound_percent", "wrong", "ratio"]
+STEP_KEYS = ["peer", "model", "parameters", "batch", "ranks", "median_ms", "p99_ms", "exposed_ms", "ratio",
+             "weights_differing"]
+
+
+def size(count):
+    for unit, name in ((1 << 20, "MB"), (1 << 10, "KB")):
+        if count >= unit and count % unit == 0:
+            return f"{count // unit} {name}"
+    return f"{count} B"
+
+
+def number(value):
+    """Three digits that mean something."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "|".join(["---:"] * len(head)) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def collectives(rows):
+    """One table per (verb, dtype, ranks): a line per size, registered and unregistered side by side."""
+    parts = []
+    groups = {}
+    for row in rows:
+        groups.setdefault((row["verb"], row["dtype"], row["ranks"]), []).append(row)
+    for (verb, dtype, ranks), group in groups.items():
+        find = {(row["bytes"], row["registered"], row["peer"]): row for row in group}
+        kinds = [kind for kind in (True, False) if any(row["registered"] == kind for row in group)]
+        prototype = any(row["peer"] == "prototype" for row in group)
+        head = ["bytes"]
+        for kind in kinds:
+            name = "registered" if kind else "private"
+            head += [f"{name}, us", "p99", "GB/s bus", "gloo, us", "x gloo", "% of bound"]
+            if prototype:
+                head.append("x prototype")
+        lines = []
+        for count in sorted({row["bytes"] for row in group}):
+            line = [size(count)]
+            for kind in kinds:
+                own = find.get((count, kind, "tandem"))
+                gloo = find.get((count, kind, "gloo"))
+                yardstick = find.get((count, kind, "prototype"))
+                if own is None:
+                    line += ["-"] * (7 if prototype else 6)
+                    continue
+                line += [number(own["median_us"]), number(own["p99_us"]), number(own["busbw_gbs"]),
+                         number(gloo["median_us"]) if gloo else "-", number(gloo["ratio"]) if gloo else "-",
+                         f"{own['bound_percent']:.0f}"]
+                if prototype:
+                    line.append(number(1 / yardstick["ratio"]) if yardstick and yardstick["ratio"] else "-")
+            lines.append(line)
+        wrong = sum(row["wrong"] for row in group)
+        parts.append(f"**{verb}, {dtype}, {ranks} ranks** (wrong elements: {wrong})\n\n{table(head, lines)}")
+    return parts
+
+
+def steps(rows):
+    find = {(row["model"], row["batch"], row["ranks"], row["peer"]): row for row in rows}
+    lines = []
+    for (model, batch, ranks, peer), own in find.items():
+        if peer != "tandem":
+            continue
+        other = find.get((model, batch, ranks, "c10d"))
+        alone = find.get((model, batch, ranks, "alone"))
+        lines.append([model, f"{own['parameters']:,}", str(batch), str(ranks), number(own["median_ms"]),
+                      number(other["median_ms"]), number(alone["median_ms"]), number(other["ratio"]),
+                      str(own["weights_differing"])])
+    head = ["model", "parameters", "batch per rank", "ranks", "tandem, ms", "c10d + gloo, ms", "no communication, ms",
+            "c10d / tandem", "weights differing"]
+    return [table(head, lines)] if lines else []
+
+
+def read(paths):
+    rows = []
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                if line.strip():
+                    rows.append(json.loads(line))
+    return rows
+
+
+def describe(arguments):
+    cpu = platform.machine()
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        found = re.search(r"^model name\s*:\s*(.*)$", file.read(), re.M)
+    if found:
+        cpu = found.group(1)
+    compiler = subprocess.run([arguments.compiler, "--version"], capture_output=True, text=True, check=False)
+    version = "unknown"
+    for header in ("include/torch/headeronly/version.h", "include/torch/csrc/api/include/torch/version.h"):
+        path = os.path.join(arguments.libtorch, header)
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                numbers = re.findall(r"^#define TORCH_VERSION_(?:MAJOR|MINOR|PATCH) +(\d+)", file.read(), re.M)
+            if len(numbers) == 3:
+                version = ".".join(numbers)
+                break
+    with open("/proc/loadavg", encoding="utf-8") as file:
+        load_after = file.read().split()[0]
+    return (f"{time.strftime('%Y-%m-%d')}; {cpu}, {len(os.sched_getaffinity(0))} processors; Linux {platform.release()}; "
+            f"{(compiler.stdout.splitlines() or ['unknown compiler'])[0]}; libtorch {version}; "
+            f"load {arguments.load_before} before, {load_after} after")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rows", nargs="*", help="files of rows, one JSON object per line")
+    parser.add_argument("--circumstances", help="file whose text goes below the tables")
+    parser.add_argument("--check", action="store_true", help="only check keys and results; for tests")
+    parser.add_argument("--describe", action="store_true", help="only print the circumstances")
+    parser.add_argument("--compiler", default="g++")
+    parser.add_argument("--libtorch", default="")
+    parser.add_argument("--load-before", default="?")
+    arguments = parser.parse_args()
+    if arguments.describe:
+        print(describe(arguments))
+        return 0
+    try:
+        rows = read(arguments.rows)
+    except (OSError, json.JSONDecodeError) as fault:
+        print(f"table: {fault}", file=sys.stderr)
+        return 2
+    if not rows:
+        print("table: no rows", file=sys.stderr)
+        return 2
+    for row in rows:
+        if list(row) not in (COLLECTIVE_KEYS, STEP_KEYS):
+            print(f"table: a row has other keys: {list(row)}", file=sys.stderr)
+            return 2
+    bad = [row for row in rows if row.get("wrong", 0) or row.get("weights_differing", 0)]
+    if arguments.check:
+        for row in bad:
+            print(f"table: wrong: {row}", file=sys.stderr)
+        return 1 if bad else 0
+    parts = collectives([row for row in rows if "verb" in row]) + steps([row for row in rows if "model" in row])
+    if arguments.circumstances:
+        with open(arguments.circumstances, encoding="utf-8") as file:
+            parts.append(file.read().strip())
+    print("\n\n".join(parts))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
