@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line of the GPT example; see options.hpp.
+#include "gpt/options.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include <CLI/CLI.hpp>
+
+#include "gpt/text.hpp"
+
+namespace gpt {
+namespace {
+
+/// Above this a rank count is a slip of the finger: hundreds of ranks to a core would only wait for each other.
+constexpr int most_ranks_per_core = 64;
+
+int checked_ranks(std::optional<int> asked, Strategy strategy, const Setting& setting) {
+  const auto refuse = [&](const std::string& why) {
+    throw InputError("--ranks " + std::to_string(asked.value_or(*setting.launched_ranks)) + " cannot be: " + why);
+  };
+  if (asked && *asked < 1) refuse("there must be at least one rank");
+  if (setting.launched_ranks && asked.value_or(*setting.launched_ranks) != *setting.launched_ranks) {
+    refuse("the launcher has started " + std::to_string(*setting.launched_ranks));
+  }
+  const int ranks = asked           ? *asked
+                    : setting.launched_ranks ? *setting.launched_ranks
+                    : strategy == Strategy::single ? 1
+                                                   : std::max(2, setting.cores);
+  if (strategy == Strategy::single && ranks != 1) {
+    asked = ranks;
+    refuse("--strategy single trains in one process; use --strategy ddp");
+  }
+  const int most = most_ranks_per_core * setting.cores;
+  if (ranks > most) {
+    refuse("this machine's " + std::to_string(setting.cores) + " cores carry at most " + std::to_string(most));
+  }
+  return ranks;
+}
+
+/// Opened for writing before hours of training, not after them. Keeps what is there.
+void require_writable(const std::string& path) {
+  const bool there = std::filesystem::exists(path);
+  if (std::ofstream file(path, std::ios::app); !file) throw InputError("cannot write to the file " + path);
+  if (!there) std::filesystem::remove(path);
+}
+
+}  // namespace
+
+std::variant<Options, std::string> parse(int argument_count, const char* const* arguments, const Setting& setting) {
+  Options options;
+  std::optional<int> ranks;
+  std::optional<int> steps;
+  std::string preset = options.preset.name;
+  std::string strategy = name_of(options.strategy);
+
+  CLI::App app("Trains a character-level GPT on several processes and prints a sample of what it writes.", "train");
+  app.add_option("--ranks", ranks, "processes that train together (default: one per core, at least 2)");
+  app.add_option("--strategy", strategy, "single: one process, without tandem; ddp: data parallel")
+      ->check(CLI::IsMember({"single", "ddp"}))
+      ->capture_default_str();
+  app.add_option("--transport", options.transport, "what the ranks exchange data over")
+      ->check(CLI::IsMember({"shm"}))
+      ->capture_default_str();
+  app.add_option("--steps", steps, "optimizer steps (default: 30, 1600 or 5000, by preset)");
+  app.add_option("--preset", preset, "size of the model and length of the run")
+      ->check(CLI::IsMember({"tiny", "small", "base"}))
+      ->capture_default_str();
+  app.add_option("--data", options.data, "any UTF-8 text to train on (default: Shakespeare's plays)");
+  app.add_option("--json", options.json, "file that receives the results");
+  app.add_option("--seed", options.seed, "of weights, batches and sample")->capture_default_str();
+  app.add_flag("--verify", options.verify,
+               "train again in one process that adds up what the ranks would have, and count the weights that differ");
+  try {
+    app.parse(argument_count, arguments);
+  } catch (const CLI::CallForHelp&) {
+    return app.help();
+  } catch (const CLI::ParseError& error) {
+    throw InputError(std::string(error.what()) + "; see --help");
+  }
+
+  options.strategy = strategy == "single" ? Strategy::single : Strategy::ddp;
+  options.ranks = checked_ranks(ranks, options.strategy, setting);
+  options.preset = *std::ranges::find(presets, preset, [](const Preset& one) { return std::string(one.name); });
+  options.steps = steps.value_or(options.preset.steps);
+  if (options.steps < 1) throw InputError("--steps " + std::to_string(options.steps) + " cannot be: at least one is needed");
+  if (options.data.empty()) throw InputError("no text to train on; give one with --data, or start scripts/train");
+  if (!options.json.empty()) require_writable(options.json);
+  return options;
+}
+
+}  // namespace gpt

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step of training uses, as pure functions of the seed, the step and the rank: the learning rate and the
+// windows of text. Nothing here has a state, so a second run, or another process, can repeat any rank's step.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <numbers>
+
+namespace gpt {
+
+/// Rises to `peak` in a straight line over `warm_up` steps, then falls along half a cosine to a tenth of it.
+struct LearningRate {
+  double peak = 2e-3;
+  int warm_up = 0;
+  int steps = 1;
+
+  /// The rate of a step, counted from 0.
+  double at(int step) const {
+    if (step < warm_up) return peak * (step + 1) / warm_up;
+    const double done = static_cast<double>(step - warm_up) / std::max(1, steps - warm_up);
+    return peak * (0.55 + 0.45 * std::cos(std::numbers::pi * std::min(1.0, done)));
+  }
+};
+
+/// Spreads a number over all 64 bits (the finisher of splitmix64): neighbours come out unrelated.
+constexpr std::uint64_t scatter(std::uint64_t value) noexcept {
+  value += 0x9E3779B97F4A7C15ULL;
+  value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9ULL;
+  value = (value ^ value >> 27) * 0x94D049BB133111EBULL;
+  return value ^ value >> 31;
+}
+
+/// Where the window of one row of one rank's batch begins in a text with `places` possible beginnings.
+constexpr std::size_t window_start(std::uint64_t seed, int step, int rank, int row, std::size_t places) noexcept {
+  std::uint64_t value = scatter(seed);
+  for (const int part : {step, rank, row}) value = scatter(value ^ static_cast<std::uint64_t>(part));
+  return static_cast<std::size_t>(value % places);
+}
+
+/// Where held-out window `index` of `count` begins: evenly spread, the same in every run.
+constexpr std::size_t spread_start(int index, int count, std::size_t places) noexcept {
+  return count <= 1 ? 0 : (places - 1) * static_cast<std::size_t>(index) / static_cast<std::size_t>(count - 1);
+}
+
+}  // namespace gpt
