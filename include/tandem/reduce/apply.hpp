@@ -12,20 +12,21 @@
 namespace tandem {
 
 /// Folds `range` of the buffers, each piece in its own order, and stores the result to the same range of every output.
-/// inputs_by_rank and outputs point to element 0 of the full buffers; table.ranks() inputs. An output may be an input.
+/// inputs_by_rank (table.ranks() of them) point to element `inputs_begin` of the full buffers, outputs to element
+/// `outputs_begin`: element 0 when whole buffers are given. An output may be an input.
 template <Element T, class Op>
   requires Reduction<Op, T>
 void fold_range(const Op& op, const ChunkTable& table, Range range, const T* const* inputs_by_rank, T* const* outputs,
-                int output_count) {
+                int output_count, std::size_t inputs_begin = 0, std::size_t outputs_begin = 0) {
   const int ranks = table.ranks();
   const auto apply = [&](const T** sources, T** destinations) {
     for_each_piece(table, range, [&](const Piece& piece) {
       int rank = piece.first;
       for (int k = 0; k < ranks; ++k) {
-        sources[k] = inputs_by_rank[rank] + piece.range.begin;
+        sources[k] = inputs_by_rank[rank] + (piece.range.begin - inputs_begin);
         rank = rank == 0 ? ranks - 1 : rank - 1;
       }
-      for (int k = 0; k < output_count; ++k) destinations[k] = outputs[k] + piece.range.begin;
+      for (int k = 0; k < output_count; ++k) destinations[k] = outputs[k] + (piece.range.begin - outputs_begin);
       fold(op, ranks, sources, ranks, destinations, output_count, piece.range.size());
     });
   };

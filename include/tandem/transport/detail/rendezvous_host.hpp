@@ -73,6 +73,7 @@ class RendezvousHost {
 
   void listen() {
     const SocketAddress address = rendezvous_address(meeting_.name);
+    std::optional<ucred> holder;
     for (;;) {
       Descriptor socket = open_rendezvous_socket();
       if (::bind(socket.get(), address.get(), address.length) == 0) {
@@ -82,7 +83,7 @@ class RendezvousHost {
       }
       if (errno != EADDRINUSE) throw system_failure("cannot bind the rendezvous socket");
       // Either this job's last meeting is just closing, or another process says that it is rank 0: then that one tells.
-      const std::optional<ucred> holder = ask_holder(address);
+      if (const auto answer = ask_holder(address)) holder = answer;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       if (meeting_.deadline.expired()) {
         throw meeting_.failure(ErrorKind::environment,
@@ -242,6 +243,13 @@ class RendezvousHost {
     if (got == Transfer::done) return true;
     guest.gone = true;
     if (got == Transfer::file_limit) {
+      bool room = false;  // made by letting those go who have said nothing; this one comes again, for it was not welcomed
+      for (Guest& other : guests_) {
+        if (guest.rank >= 0 || other.rank >= 0 || &other == &guest) continue;
+        other.gone = true;
+        room = true;
+      }
+      if (room) return false;
       throw meeting_.failure(ErrorKind::environment,
                              "rank 0 cannot take the files of " + process_text(guest.process) +
                                  ": its limit of open files is reached (raise it with ulimit -n)",

@@ -152,6 +152,7 @@ inline Transfer receive_message(int socket, std::vector<std::byte>& buffer, Mess
   if (message.header.bytes != got - sizeof(MessageHeader)) return Transfer::malformed;
   if (message.header.descriptors > rendezvous_most_descriptors) return Transfer::malformed;
   if (message.header.descriptors != message.descriptors.size()) {
+    message.descriptors.clear();  // at the limit, saying so may itself need to open something
     return (packet.msg_flags & MSG_CTRUNC) != 0 ? Transfer::file_limit : Transfer::malformed;
   }
   message.data.assign(buffer.begin() + sizeof(MessageHeader), buffer.begin() + length);

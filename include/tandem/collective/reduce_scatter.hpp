@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every rank gives a whole buffer and gets its slice of the reduction of all of them.
+#pragma once
+
+#include <concepts>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "tandem/collective/algorithm.hpp"
+#include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/detail/checks.hpp"
+#include "tandem/collective/detail/pairwise_flow.hpp"
+#include "tandem/collective/detail/ring_flow.hpp"
+#include "tandem/collective/prediction.hpp"
+#include "tandem/comm/communicator.hpp"
+#include "tandem/reduce/order.hpp"
+
+namespace tandem {
+
+namespace detail {
+
+/// The ring leaves chunk r, which is not always slice r, with rank r; one more hop puts right what differs.
+template <class T, class E, class Op>
+std::uint64_t reduce_scatter_by_ring(Protocol<T>& protocol, Operation& operation, const Op& op, const ChunkTable& table,
+                                     const E* input, E* output, Range slice) {
+  const int ranks = protocol.size();
+  const Range chunk = table.chunk(protocol.rank());
+  std::vector<E> complete(chunk.size());
+  std::vector<RingStep> steps;
+  for (int k = 0; k < ranks - 1; ++k) {
+    const bool last = k == ranks - 2;
+    steps.push_back({table.chunk((protocol.rank() + 2 + k) % ranks), true, last, last, !last});
+  }
+  // Only the last step stores, and only this chunk: shift the base so that it lands at the scratch buffer's start.
+  const std::uintptr_t shifted = reinterpret_cast<std::uintptr_t>(complete.data()) - chunk.begin * sizeof(E);
+  E* const base = reinterpret_cast<E*>(shifted);
+  std::uint64_t sent =
+      RingFlow<T, E, Op>(protocol, operation, op, input, base, table.chunk((protocol.rank() + 1) % ranks), steps).run();
+
+  const Range kept = intersect(chunk, slice);
+  if (!kept.empty()) {
+    std::memcpy(output + (kept.begin - slice.begin), complete.data() + (kept.begin - chunk.begin), kept.size() * sizeof(E));
+  }
+  const std::uintptr_t whole_output = reinterpret_cast<std::uintptr_t>(output) - slice.begin * sizeof(E);
+  sent += exchange_and_copy<T, E>(
+      protocol, operation, base, reinterpret_cast<E*>(whole_output),
+      [&](int member) { return intersect(chunk, slice_of(table.count(), ranks, member)); },
+      [&](int member) { return intersect(table.chunk(member), slice); });
+  return sent;
+}
+
+}  // namespace detail
+
+/// output = slice_of(count, size, rank) of what all_reduce(input) would give, bit for bit: equal slices where the number
+/// of ranks divides the count, else of ceil(count / size) with the last ones short or empty. `input` is the whole buffer,
+/// of the same count on all ranks, and is not changed unless `output` is its own slice (in place).
+/// Bytes this rank moves, for D bytes in all and a slice of S: up to 8 KiB (N-1) D; Direct (N-1) S loaded; Pairwise
+/// D - S sent; Ring D less what of its chunk lies in its slice.
+/// Throws Error: argument (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
+template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, Order Order = GlooRing, WindowTransport T, Element E, class Op>
+  requires Reduction<Op, E>
+void reduce_scatter(Communicator<T>& comm, std::span<const E> input, std::span<E> output, const Op& op,
+                    const CallOptions& options = {}, CallSite site = CallSite::here()) {
+  auto& protocol = comm.protocol();
+  protocol.require_usable();
+  const int ranks = comm.size();
+  const Range slice = slice_of(input.size(), ranks, comm.rank());
+  detail::require_count(Verb::reduce_scatter, comm.rank(), "output", output.size(), slice.size(), site);
+  detail::require_in_place_or_disjoint<E>(Verb::reduce_scatter, comm.rank(), output, input, slice.begin, site);
+  const Call call = detail::describe<E>(Verb::reduce_scatter, input.size(), Algorithm::number, reduction_id<Op>(), -1, site);
+  if (ranks == 1) return detail::reduce_alone(protocol, call, options, op, input.data(), output.data());
+  const ChunkTable table = Order::table(input.size(), sizeof(E), ranks);
+
+  if constexpr (std::same_as<Algorithm, Auto>) {
+    if (input.size_bytes() <= detail::Block::eager_bytes) {
+      if (!input.empty()) std::memcpy(protocol.stage(), input.data(), input.size_bytes());
+      else protocol.stage();
+      auto operation = protocol.post(call, options, 0, 0);
+      protocol.await_posts(operation);
+      detail::PerRank<const E*> inputs(ranks);
+      for (int member = 0; member < ranks; ++member) inputs[member] = reinterpret_cast<const E*>(protocol.staged(member));
+      E* const destination = output.data();
+      fold_range(op, table, slice, inputs.data(), &destination, 1, 0, slice.begin);
+      const std::uint64_t moved = predict::eager(output.size_bytes(), ranks);
+      return protocol.finish(operation, predict::eager(slice.size() * sizeof(E), ranks), moved);
+    }
+  }
+
+  // Only inputs are read across ranks, so only they have to be registered.
+  auto operation = protocol.post(call, options, comm.arena()->offset_of(input.data(), input.size_bytes()), 0);
+  protocol.await_posts(operation);
+  if constexpr (OneOf<Algorithm, Auto, Direct>) {
+    if (protocol.all_registered(operation)) {
+      detail::PerRank<const E*> inputs(ranks);
+      for (int member = 0; member < ranks; ++member) {
+        inputs[member] = reinterpret_cast<const E*>(protocol.input_of(operation, member));
+      }
+      E* const destination = output.data();
+      fold_range(op, table, slice, inputs.data(), &destination, 1, 0, slice.begin);
+      const std::uint64_t moved = output.size_bytes() * static_cast<std::uint64_t>(ranks - 1);
+      // A rank's input may change again only when all have read it.
+      protocol.post_done(operation);
+      protocol.await_done(operation);
+      return protocol.finish(operation, predict::eager(slice.size() * sizeof(E), ranks), moved);
+    }
+  }
+  if constexpr (std::same_as<Algorithm, Direct>) {
+    detail::refuse_unregistered(protocol, operation);
+  } else if constexpr (std::same_as<Algorithm, Ring>) {
+    const auto moved = detail::reduce_scatter_by_ring(protocol, operation, op, table, input.data(), output.data(), slice);
+    protocol.finish(operation, predict::ring_reduce_scatter(table, sizeof(E), comm.rank()), moved);
+  } else {
+    const auto owner = [&](int member) { return slice_of(input.size(), ranks, member); };
+    const auto moved =
+        detail::exchange_and_fold(protocol, operation, op, table, input.data(), output.data(), slice, owner, false);
+    protocol.finish(operation, predict::pairwise_reduce_scatter(input.size_bytes(), output.size_bytes()), moved);
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Allocates memory in this process's window, which all ranks of the host map: buffers here are "registered", and
+// collectives on them move the least bytes possible. Belongs to the process's endpoint, not to one communicator.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/comm/detail/extents.hpp"
+#include "tandem/core/bytes.hpp"
+#include "tandem/core/error.hpp"
+
+namespace tandem {
+
+/// Thread-safe. Whoever holds the arena keeps the memory mapped, also after the communicator is gone.
+class Arena {
+ public:
+  /// Pages of a range are made real through `reserve`; `detach` makes a span private, keeping the given ranges.
+  Arena(std::byte* base, Range heap, std::function<void(Range)> reserve,
+        std::function<bool(Range, const std::vector<Range>&)> detach)
+      : base_(base), heap_(heap), extents_(heap, line_pair_bytes), reserve_(std::move(reserve)), detach_(std::move(detach)) {
+    reserved_.store(heap.begin, std::memory_order_relaxed);
+  }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  /// At least `bytes`, 128-byte aligned (page-aligned from one page up). The content is unspecified.
+  /// Throws Error(system) when the host has no memory left for it, before anything is touched.
+  void* allocate(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto range = extents_.take(bytes, bytes >= page_bytes ? page_bytes : line_pair_bytes);
+    if (!range) {
+      throw Error(ErrorKind::system, "tandem: the arena of " + format_bytes(heap_.size()) + " has no room for another " +
+                                         format_bytes(bytes) + "; pass a larger JoinOptions::arena_bytes");
+    }
+    const std::size_t reserved = reserved_.load(std::memory_order_relaxed);
+    if (range->end > reserved) {
+      // Few large steps: every step is a system call, and pages are zeroed by the kernel in it.
+      const std::size_t end = std::min(heap_.end, round_up(std::max(range->end, reserved + growth), page_bytes));
+      try {
+        grow(reserved, end, range->end);
+      } catch (...) {
+        extents_.give(range->begin);
+        throw;
+      }
+    }
+    return base_ + range->begin;
+  }
+
+  /// Gives back what allocate() returned; nullptr does nothing.
+  void release(void* pointer) noexcept {
+    if (pointer == nullptr) return;
+    const std::lock_guard lock(mutex_);
+    extents_.give(static_cast<std::size_t>(static_cast<std::byte*>(pointer) - base_));
+  }
+
+  static constexpr std::uint64_t private_memory = ~std::uint64_t{0};
+
+  /// Where [pointer, pointer + bytes) lies in the window, for peers; private_memory when it does not lie in it.
+  std::uint64_t offset_of(const void* pointer, std::size_t bytes) const noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+    const auto begin = reinterpret_cast<std::uintptr_t>(base_) + heap_.begin;
+    const auto end = reinterpret_cast<std::uintptr_t>(base_) + reserved_.load(std::memory_order_relaxed);
+    if (address < begin || address > end || bytes > end - address || detached_.load(std::memory_order_relaxed)) {
+      return private_memory;
+    }
+    return address - reinterpret_cast<std::uintptr_t>(base_);
+  }
+  bool contains(const void* pointer, std::size_t bytes) const noexcept { return offset_of(pointer, bytes) != private_memory; }
+
+  /// After a failure: the memory becomes this process's own, same addresses, same content; nothing in it is
+  /// registered any more. Idempotent.
+  void detach() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (detached_.exchange(true)) return;
+    const std::size_t reserved = reserved_.load(std::memory_order_relaxed);
+    detach_({heap_.begin, reserved}, extents_.used());
+  }
+  bool detached() const noexcept { return detached_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr std::size_t growth = 8U << 20;
+
+  void grow(std::size_t from, std::size_t to, std::size_t least) {
+    if (detached_.load(std::memory_order_relaxed)) {
+      throw Error(ErrorKind::poisoned, "tandem: the arena was given up after a failure; join again for a new one");
+    }
+    try {
+      reserve_({from, to});
+    } catch (const Error&) {
+      if (to == least) throw;
+      to = least;  // a large step failed; perhaps the exact need still fits
+      reserve_({from, to});
+    }
+    reserved_.store(to, std::memory_order_relaxed);
+  }
+
+  std::byte* base_;
+  Range heap_;
+  mutable std::mutex mutex_;
+  detail::Extents extents_;
+  std::function<void(Range)> reserve_;
+  std::function<bool(Range, const std::vector<Range>&)> detach_;
+  std::atomic<std::size_t> reserved_;
+  std::atomic<bool> detached_{false};
+};
+
+/// A registered array of `count` elements; owns its memory in the arena. The content is unspecified at first.
+template <class T>
+class ArenaArray {
+ public:
+  ArenaArray(std::shared_ptr<Arena> arena, std::size_t count)
+      : arena_(std::move(arena)), data_(static_cast<T*>(arena_->allocate(count * sizeof(T)))), count_(count) {}
+  ArenaArray(ArenaArray&& other) noexcept
+      : arena_(std::move(other.arena_)), data_(std::exchange(other.data_, nullptr)), count_(std::exchange(other.count_, 0)) {}
+  ArenaArray& operator=(ArenaArray&& other) noexcept {
+    std::swap(arena_, other.arena_);
+    std::swap(data_, other.data_);
+    std::swap(count_, other.count_);
+    return *this;
+  }
+  ~ArenaArray() {
+    if (data_ != nullptr) arena_->release(data_);
+  }
+  T* data() const noexcept { return data_; }
+  std::size_t size() const noexcept { return count_; }
+  T& operator[](std::size_t i) const noexcept { return data_[i]; }
+  T* begin() const noexcept { return data_; }
+  T* end() const noexcept { return data_ + count_; }
+
+ private:
+  std::shared_ptr<Arena> arena_;
+  T* data_ = nullptr;
+  std::size_t count_ = 0;
+};
+
+}  // namespace tandem

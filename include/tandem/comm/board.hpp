@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The flag block that every rank of a communicator owns in its window: a ring of lines on which it announces its
+// operations, and room for small messages. Knows the layout and who writes what; decides nothing.
+//
+// One writer each: a block is written by its owner alone and read by all. A line is filled, then published by storing
+// its operation's sequence number with release; a reader that sees that number with acquire sees the whole line.
+// A line is used again `line_count` operations later. That is safe without any further flag because at most
+// max_pending operations of a rank are unfinished at a time and each operation waits for the posts of all ranks:
+// when a rank posts s it has finished s - max_pending, so every rank has posted that one and has thus finished
+// s - 2 * max_pending and everything before it. Hence line_count >= 2 * max_pending.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "tandem/comm/fingerprint.hpp"
+#include "tandem/core/bytes.hpp"
+
+namespace tandem::detail {
+
+/// Two cache lines: what is announced, and what the owner has done of it. Peers spin on either.
+struct alignas(line_pair_bytes) Line {
+  std::atomic<std::uint64_t> sequence;  // the operation this line speaks of; written last
+  std::uint64_t input;                  // offsets in the owner's window, or Arena::private_memory
+  std::uint64_t output;
+  Fingerprint fingerprint;
+  std::byte payload[8];                 // a message of up to 8 bytes rides in the flag's own cache line
+  alignas(cache_line_bytes) std::atomic<std::uint64_t> done;  // sequence of the operation the owner has done its part of
+};
+static_assert(sizeof(Line) == line_pair_bytes && alignof(Line) == line_pair_bytes);
+
+struct Block {
+  static constexpr std::size_t line_count = 64;
+  static constexpr std::uint64_t max_pending = line_count / 2;
+  /// Messages up to this size are copied into the block and read from there by every rank: one synchronisation
+  /// instead of two, and it does not matter where the buffers lie.
+  static constexpr std::size_t eager_bytes = 8 * 1024;
+  static constexpr std::size_t text_bytes = 256;
+
+  Line lines[line_count];
+
+  // Counted up when the owner is through with this block for good; survives the block's next use. A block is used
+  // again only when the owners of all blocks of that communicator are through: a slow peer may still be reading it.
+  alignas(line_pair_bytes) std::atomic<std::uint64_t> generation;
+
+  // Written once, when the owner gives the communicator up.
+  alignas(line_pair_bytes) std::atomic<std::uint32_t> failed;
+  std::int32_t culprit;
+  std::uint32_t kind;
+  char cause[text_bytes];
+
+  // The owner's call site in words, only written when fingerprints differ.
+  alignas(line_pair_bytes) std::atomic<std::uint64_t> explained;  // sequence it belongs to
+  char site[text_bytes];
+
+  // Two, used in turn: a rank that fills one has seen all ranks post their use of the other, so all are through with
+  // this one's previous content.
+  alignas(line_pair_bytes) std::byte staging[2][eager_bytes];
+
+  Line& line(std::uint64_t sequence) noexcept { return lines[sequence % line_count]; }
+
+  /// As new for another communicator; all but the generation.
+  void clear() noexcept {
+    for (Line& it : lines) {
+      it.sequence.store(0, std::memory_order_relaxed);
+      it.done.store(0, std::memory_order_relaxed);
+    }
+    failed.store(0, std::memory_order_relaxed);
+    explained.store(0, std::memory_order_relaxed);
+  }
+};
+
+/// Where a member's block lies.
+struct BlockPlace {
+  std::uint64_t offset = 0;
+  std::uint64_t generation = 0;
+};
+
+}  // namespace tandem::detail

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every rank says about the operation it has begun, and how two such statements are compared and put into words.
+// Knows no transport.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tandem/core/bytes.hpp"
+#include "tandem/core/call_site.hpp"
+#include "tandem/core/dtype.hpp"
+
+namespace tandem {
+
+enum class Verb : std::uint8_t { barrier, broadcast, all_reduce, reduce_scatter, all_gather, send, recv, split, exchange };
+
+constexpr const char* name_of(Verb verb) noexcept {
+  switch (verb) {
+    case Verb::barrier: return "barrier";
+    case Verb::broadcast: return "broadcast";
+    case Verb::all_reduce: return "all_reduce";
+    case Verb::reduce_scatter: return "reduce_scatter";
+    case Verb::all_gather: return "all_gather";
+    case Verb::send: return "send";
+    case Verb::recv: return "recv";
+    case Verb::split: return "split";
+    case Verb::exchange: return "exchange";
+  }
+  return "?";
+}
+
+/// One operation as its caller states it. `count` is in elements of the whole (larger) buffer.
+struct Call {
+  Verb verb{};
+  Dtype dtype = Dtype::opaque;
+  std::uint8_t algorithm = 0;      // number of a forced algorithm, 0 = chosen by the library
+  std::uint16_t element_bytes = 0;
+  std::int16_t root = -1;
+  std::uint32_t reduction = 0;
+  std::uint64_t count = 0;
+  CallSite site{};
+
+  std::size_t bytes() const noexcept { return count * element_bytes; }
+};
+
+/// The part of a Call that must be equal on all ranks, as it lies in a shared line.
+struct Fingerprint {
+  std::uint64_t count = 0;
+  std::uint32_t reduction = 0;
+  std::uint32_t communicator = 0;
+  std::uint32_t site = 0;  // hash; a difference is only reported, since if/else branches may hold the same call
+  std::int16_t root = 0;
+  std::uint16_t element_bytes = 0;
+  std::uint8_t verb = 0;
+  std::uint8_t dtype = 0;
+  std::uint8_t algorithm = 0;
+  std::uint8_t reserved = 0;
+
+  static Fingerprint of(const Call& call, std::uint32_t communicator) noexcept {
+    return {call.count,         call.reduction, communicator, call.site.hash(), call.root, call.element_bytes,
+            static_cast<std::uint8_t>(call.verb), static_cast<std::uint8_t>(call.dtype), call.algorithm, 0};
+  }
+  bool agrees(const Fingerprint& other) const noexcept {
+    return count == other.count && reduction == other.reduction && communicator == other.communicator &&
+           root == other.root && element_bytes == other.element_bytes && verb == other.verb && dtype == other.dtype &&
+           algorithm == other.algorithm;
+  }
+};
+static_assert(sizeof(Fingerprint) == 32);
+
+/// "dtype is float32 on rank 0 and int32 on rank 1": the first field in which two fingerprints differ.
+inline std::string difference(const Fingerprint& a, int rank_a, const Fingerprint& b, int rank_b) {
+  const auto say = [&](const char* what, const std::string& left, const std::string& right) {
+    return std::string(what) + " is " + left + " on rank " + std::to_string(rank_a) + " and " + right + " on rank " +
+           std::to_string(rank_b);
+  };
+  if (a.communicator != b.communicator) return say("the communicator", std::to_string(a.communicator), std::to_string(b.communicator));
+  if (a.verb != b.verb) return say("the operation", name_of(Verb{a.verb}), name_of(Verb{b.verb}));
+  if (a.dtype != b.dtype) return say("dtype", name_of(Dtype{a.dtype}), name_of(Dtype{b.dtype}));
+  if (a.element_bytes != b.element_bytes) return say("the element's size in bytes", std::to_string(a.element_bytes), std::to_string(b.element_bytes));
+  if (a.count != b.count) return say("the number of elements", std::to_string(a.count), std::to_string(b.count));
+  if (a.reduction != b.reduction) return say("the reduction", "number " + std::to_string(a.reduction), "number " + std::to_string(b.reduction));
+  if (a.root != b.root) return say("root", std::to_string(a.root), std::to_string(b.root));
+  return say("the forced algorithm", "number " + std::to_string(a.algorithm), "number " + std::to_string(b.algorithm));
+}
+
+}  // namespace tandem

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all communicators of one process over one endpoint share: the endpoint itself, the arena for users, and the
+// allocator of flag blocks. Closes the endpoint when the last communicator goes.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "tandem/comm/arena.hpp"
+#include "tandem/comm/board.hpp"
+#include "tandem/comm/detail/extents.hpp"
+#include "tandem/comm/inbox.hpp"
+#include "tandem/transport/concepts.hpp"
+
+namespace tandem {
+
+template <WindowTransport T>
+class HostMemory {
+ public:
+  explicit HostMemory(T endpoint)
+      : endpoint_(std::make_shared<T>(std::move(endpoint))),
+        arena_(std::make_shared<Arena>(
+            endpoint_->window(endpoint_->rank()), endpoint_->heap(),
+            // The arena outlives communicators while tensors lie in it, so it keeps the endpoint's mapping alive.
+            [keep = endpoint_](Range range) { keep->reserve(range); },
+            [keep = endpoint_](Range span, const std::vector<Range>& kept) { return keep->detach_heap(span, kept); })),
+        blocks_(endpoint_->control(), line_pair_bytes) {}
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+  ~HostMemory() { endpoint_->close(); }
+
+  T& endpoint() noexcept { return *endpoint_; }
+  const T& endpoint() const noexcept { return *endpoint_; }
+  const std::shared_ptr<Arena>& arena() const noexcept { return arena_; }
+
+  /// A cleared flag block in the own window. The first one of every rank lies at the same offset.
+  detail::BlockPlace new_block() {
+    const std::lock_guard lock(mutex_);
+    reclaim();
+    const auto range = blocks_.take(sizeof(detail::Block), line_pair_bytes);
+    if (!range) throw Error(ErrorKind::system, "tandem: too many communicators at a time in this process");
+    if (range->end > reserved_) {
+      endpoint_->reserve({reserved_, range->end});
+      reserved_ = range->end;
+    }
+    detail::Block& fresh = block(endpoint_->rank(), range->begin);
+    fresh.clear();
+    return {range->begin, fresh.generation.load(std::memory_order_relaxed)};
+  }
+  /// The own block is not needed any more; `others` are the blocks of the communicator's other members.
+  void retire(detail::BlockPlace own, std::vector<std::pair<int, detail::BlockPlace>> others) noexcept {
+    const std::lock_guard lock(mutex_);
+    block(endpoint_->rank(), own.offset).generation.store(own.generation + 1, std::memory_order_release);
+    retired_.push_back({own, std::move(others)});
+  }
+  /// Messages of a peer that were taken off its channel before anybody asked for them.
+  Inbox& inbox(int peer) noexcept { return inboxes_[static_cast<std::size_t>(peer)]; }
+
+  detail::Block& block(int peer, std::size_t offset) const noexcept {
+    return *std::launder(reinterpret_cast<detail::Block*>(endpoint_->window(peer) + offset));
+  }
+
+ private:
+  struct Retired {
+    detail::BlockPlace own;
+    std::vector<std::pair<int, detail::BlockPlace>> others;
+  };
+
+  void reclaim() {
+    std::erase_if(retired_, [this](const Retired& it) {
+      for (const auto& [peer, place] : it.others) {
+        if (block(peer, place.offset).generation.load(std::memory_order_acquire) == place.generation) return false;
+      }
+      blocks_.give(it.own.offset);
+      return true;
+    });
+  }
+
+  std::shared_ptr<T> endpoint_;
+  std::shared_ptr<Arena> arena_;
+  std::mutex mutex_;
+  detail::Extents blocks_;
+  std::size_t reserved_ = endpoint_->control().begin;
+  std::vector<Retired> retired_;
+  std::vector<Inbox> inboxes_ = std::vector<Inbox>(static_cast<std::size_t>(endpoint_->size()));
+};
+
+}  // namespace tandem

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the ranks of one communicator keep in step: announce an operation, wait until all have, compare, tell when done,
+// and fail together. Used by the collectives; knows no reduction and no algorithm.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/comm/board.hpp"
+#include "tandem/comm/fingerprint.hpp"
+#include "tandem/comm/host_memory.hpp"
+#include "tandem/comm/ledger.hpp"
+#include "tandem/comm/poison.hpp"
+#include "tandem/comm/recorder.hpp"
+#include "tandem/core/backoff.hpp"
+#include "tandem/core/bytes.hpp"
+#include "tandem/core/deadline.hpp"
+#include "tandem/core/error.hpp"
+
+namespace tandem {
+
+/// Settable per call, as the last argument but one of every verb.
+struct CallOptions {
+  std::optional<std::chrono::nanoseconds> timeout{};  ///< instead of the communicator's
+};
+
+namespace detail {
+
+/// An operation that this rank has announced.
+struct Operation {
+  Call call;
+  std::uint64_t sequence = 0;
+  std::uint64_t ticket = 0;  // of the flight recorder
+  std::chrono::nanoseconds timeout{};
+  std::optional<Deadline> deadline{};  // set at the first long wait: a fast operation reads no clock
+};
+
+template <WindowTransport T>
+class Protocol {
+ public:
+  Protocol(std::shared_ptr<HostMemory<T>> host, std::vector<int> members, int rank, std::uint32_t id,
+           const std::vector<BlockPlace>& places, std::chrono::nanoseconds timeout, int pauses,
+           std::function<void(const std::string&)> notice)
+      : host_(std::move(host)),
+        members_(std::move(members)),
+        places_(places),
+        rank_(rank),
+        id_(id),
+        timeout_(timeout),
+        pauses_(pauses),
+        notice_(std::move(notice)),
+        sent_(members_.size()),
+        taken_(members_.size()) {
+    for (std::size_t member = 0; member < members_.size(); ++member) {
+      blocks_.push_back(&host_->block(members_[member], places_[member].offset));
+      windows_.push_back(endpoint().window(members_[member]));
+    }
+    poison_ = std::make_shared<Poison>(members_, [this](const Error& cause) { publish_failure(cause); });
+  }
+  Protocol(const Protocol&) = delete;
+  Protocol& operator=(const Protocol&) = delete;
+  ~Protocol() {
+    if (endpoint().forked()) return;
+    poison_->mute();
+    std::vector<std::pair<int, BlockPlace>> others;
+    for (int member = 0; member < size(); ++member) {
+      if (member != rank_) others.emplace_back(endpoint_of(member), places_[static_cast<std::size_t>(member)]);
+    }
+    host_->retire(places_[static_cast<std::size_t>(rank_)], std::move(others));
+  }
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return static_cast<int>(members_.size()); }
+  std::uint32_t id() const noexcept { return id_; }
+  T& endpoint() noexcept { return host_->endpoint(); }
+  HostMemory<T>& host() noexcept { return *host_; }
+  const std::shared_ptr<HostMemory<T>>& shared_host() const noexcept { return host_; }
+  const std::vector<int>& members() const noexcept { return members_; }
+  Ledger& ledger() noexcept { return ledger_; }
+  const Recorder& recorder() const noexcept { return recorder_; }
+  std::uint64_t newest() const noexcept { return sequence_; }
+  const std::shared_ptr<Poison>& poison() const noexcept { return poison_; }
+  std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
+  int pauses() const noexcept { return pauses_; }
+  const std::function<void(const std::string&)>& notice() const noexcept { return notice_; }
+  int endpoint_of(int member) const noexcept { return members_[static_cast<std::size_t>(member)]; }
+
+  /// Throws when this communicator cannot be used (any more). Every operation begins with it.
+  void require_usable() {
+    if (endpoint().forked()) {
+      throw Error(ErrorKind::environment,
+                  "tandem: this process is a fork of rank " + std::to_string(rank_) +
+                      " and has no part in its communicator; join again in the child, or exec",
+                  rank_);
+    }
+    if (poison_->is_set()) {
+      throw Error(ErrorKind::poisoned, std::string("tandem: this communicator failed before: ") + poison_->cause().what(),
+                  rank_, poison_->cause().peer(), poison_->cause().verb());
+    }
+  }
+
+  // --- announce -------------------------------------------------------------------------------------------------
+
+  /// Announces `call` on this rank's next line. `payload` (at most 8 bytes) rides in the line.
+  Operation post(const Call& call, const CallOptions& options, std::uint64_t input, std::uint64_t output,
+                 std::span<const std::byte> payload = {}) {
+    if (!pending_.empty() && sequence_ + 1 - pending_.front() >= Block::max_pending) [[unlikely]] {
+      throw Error(ErrorKind::argument,
+                  "tandem: operation " + std::to_string(pending_.front()) + " is still pending " +
+                      std::to_string(Block::max_pending) + " operations later; finish it first",
+                  rank_, -1, name_of(call.verb));
+    }
+    ++sequence_;
+    Operation operation{call, sequence_, recorder_.begin(sequence_, call), options.timeout.value_or(timeout_), {}};
+    Line& line = own().line(sequence_);
+    line.input = input;
+    line.output = output;
+    line.fingerprint = Fingerprint::of(call, id_);
+    if (!payload.empty()) std::memcpy(line.payload, payload.data(), payload.size());
+    line.sequence.store(sequence_, std::memory_order_release);
+    endpoint().wake(line.sequence);
+    return operation;
+  }
+  /// Have all ranks announced this operation? Never waits. Compares nothing.
+  bool all_posted(const Operation& operation) const noexcept {
+    for (const Block* block : blocks_) {
+      if (block->lines[operation.sequence % Block::line_count].sequence.load(std::memory_order_acquire) <
+          operation.sequence) {
+        return false;
+      }
+    }
+    return true;
+  }
+  /// Waits until all ranks have announced this operation, then compares what they say; throws on every rank alike when
+  /// they disagree. Nothing of anybody's data has been touched by then.
+  void await_posts(Operation& operation) {
+    for (int member = 0; member < size(); ++member) {
+      if (member == rank_) continue;
+      await_word(operation, member, block(member).line(operation.sequence).sequence);
+    }
+    compare(operation);
+  }
+  /// Did every rank pass registered memory (and where it gave one, an output too)? Same answer on all ranks, after
+  /// await_posts.
+  bool all_registered(const Operation& operation) const noexcept {
+    for (int member = 0; member < size(); ++member) {
+      const Line& line = line_of(operation, member);
+      if (line.input == Arena::private_memory || line.output == Arena::private_memory) return false;
+    }
+    return true;
+  }
+  const Line& line_of(const Operation& operation, int member) const noexcept {
+    return blocks_[static_cast<std::size_t>(member)]->lines[operation.sequence % Block::line_count];
+  }
+  const std::byte* input_of(const Operation& operation, int member) const noexcept {
+    return windows_[static_cast<std::size_t>(member)] + line_of(operation, member).input;
+  }
+  std::byte* output_of(const Operation& operation, int member) const noexcept {
+    return windows_[static_cast<std::size_t>(member)] + line_of(operation, member).output;
+  }
+
+  // --- finish ---------------------------------------------------------------------------------------------------
+
+  /// Tells the others that this rank's part of the operation is in place.
+  void post_done(const Operation& operation) noexcept {
+    Line& line = own().line(operation.sequence);
+    line.done.store(operation.sequence, std::memory_order_release);
+    endpoint().wake(line.done);
+  }
+  void await_done(Operation& operation) {
+    for (int member = 0; member < size(); ++member) {
+      if (member != rank_) await_word(operation, member, block(member).line(operation.sequence).done);
+    }
+  }
+  bool all_done(const Operation& operation) const noexcept {
+    for (const Block* block : blocks_) {
+      if (block->lines[operation.sequence % Block::line_count].done.load(std::memory_order_acquire) < operation.sequence) {
+        return false;
+      }
+    }
+    return true;
+  }
+  /// An operation between two ranks: announced to nobody, numbered by its caller.
+  Operation message(const Call& call, const CallOptions& options, std::uint64_t number) {
+    return {call, number, recorder_.begin(number, call), options.timeout.value_or(timeout_), {}};
+  }
+  /// How many messages this rank has sent to, and taken from, each other rank here.
+  std::uint64_t& sent_to(int member) noexcept { return sent_[static_cast<std::size_t>(member)]; }
+  std::uint64_t& taken_from(int member) noexcept { return taken_[static_cast<std::size_t>(member)]; }
+  /// The operation stays unfinished while others are begun.
+  void hold(const Operation& operation) { pending_.push_back(operation.sequence); }
+  void unhold(const Operation& operation) noexcept { std::erase(pending_, operation.sequence); }
+
+  /// Closes the books on an operation that succeeded.
+  void finish(const Operation& operation, std::uint64_t predicted, std::uint64_t measured) noexcept {
+    recorder_.finish(operation.ticket);
+    ++ledger_.operations;
+    ledger_.predicted += predicted;
+    ledger_.measured += measured;
+  }
+
+  // --- small messages -------------------------------------------------------------------------------------------
+
+  /// This rank's staging buffer for its next small message, Block::eager_bytes long.
+  std::byte* stage() noexcept { return own().staging[++staged_ % 2]; }
+  /// A member's staging buffer of the same turn.
+  const std::byte* staged(int member) const noexcept {
+    return blocks_[static_cast<std::size_t>(member)]->staging[staged_ % 2];
+  }
+
+  /// Every rank gives `mine.size()` bytes (the same number, at most Block::eager_bytes); all of them, by rank.
+  std::vector<std::byte> exchange(Verb verb, std::span<const std::byte> mine, const CallOptions& options, CallSite site) {
+    require_usable();
+    const Call call{verb, Dtype::opaque, 0, 1, -1, 0, mine.size(), site};
+    std::memcpy(stage(), mine.data(), mine.size());
+    Operation operation = post(call, options, 0, 0);
+    await_posts(operation);
+    std::vector<std::byte> all;
+    for (int member = 0; member < size(); ++member) all.insert(all.end(), staged(member), staged(member) + mine.size());
+    const std::uint64_t moved = static_cast<std::uint64_t>(size() - 1) * mine.size();
+    finish(operation, moved, moved);
+    return all;
+  }
+
+  // --- waiting --------------------------------------------------------------------------------------------------
+
+  /// Waits until `word`, which `member` writes, has reached the operation's sequence number.
+  void await_word(Operation& operation, int member, const std::atomic<std::uint64_t>& word) {
+    if (word.load(std::memory_order_acquire) >= operation.sequence) return;
+    Backoff backoff(pauses_);
+    while (true) {
+      const std::uint64_t seen = word.load(std::memory_order_acquire);
+      if (seen >= operation.sequence) return;
+      if (!backoff.wait()) continue;
+      check(operation, member, [&] { return word.load(std::memory_order_acquire) >= operation.sequence; });
+      if (word.load(std::memory_order_acquire) != seen) continue;
+      endpoint().sleep(endpoint_of(member), word, seen, slice(operation));
+    }
+  }
+  /// One turn of a loop that waits for something on a channel, mainly for `member`. Short at first, asleep later;
+  /// throws when a rank failed or the deadline passed. `ready` tells whether the loop could go on after all.
+  template <class Ready>
+  void await_channel(Operation& operation, int member, Backoff& backoff, Ready ready) {
+    if (!backoff.wait()) return;
+    check(operation, member, ready);
+    if (!ready()) endpoint().nap(std::min(slice(operation), std::chrono::nanoseconds(std::chrono::microseconds(200))));
+  }
+
+  // --- failing --------------------------------------------------------------------------------------------------
+
+  /// Gives this communicator up: tells the peers, keeps stragglers out of this process's memory, remembers the cause.
+  void give_up(const Error& cause) {
+    const bool one_rank_failed = cause.kind() == ErrorKind::dead_peer || cause.kind() == ErrorKind::timeout;
+    const bool known = cause.peer() >= 0 && cause.peer() < size();
+    if (poison_->set(cause, one_rank_failed && known ? std::optional(endpoint_of(cause.peer())) : std::nullopt)) {
+      host_->arena()->detach();
+    }
+  }
+  /// Fails this operation: gives the communicator up and throws.
+  [[noreturn]] void fail(const Operation& operation, ErrorKind kind, int peer, const std::string& what) {
+    const Error error(kind,
+                      std::string("tandem: ") + name_of(operation.call.verb) + " (operation " +
+                          std::to_string(operation.sequence) + ", " + operation.call.site.text() + ") on rank " +
+                          std::to_string(rank_) + " of " + std::to_string(size()) + ": " + what,
+                      rank_, peer, name_of(operation.call.verb));
+    give_up(error);
+    throw error;
+  }
+
+ private:
+  Block& own() const noexcept { return *blocks_[static_cast<std::size_t>(rank_)]; }
+  Block& block(int member) const noexcept { return *blocks_[static_cast<std::size_t>(member)]; }
+
+  void compare(Operation& operation) {
+    const Fingerprint& mine = line_of(operation, rank_).fingerprint;
+    for (int member = 0; member < size(); ++member) {
+      const Fingerprint& theirs = line_of(operation, member).fingerprint;
+      if (!mine.agrees(theirs)) [[unlikely]] disagree(operation, member, mine, theirs);
+      if (mine.site != theirs.site && notice_ && !site_noticed_) [[unlikely]] {
+        site_noticed_ = true;
+        notice_(std::string("tandem: ") + name_of(operation.call.verb) + " (operation " +
+                std::to_string(operation.sequence) + ") is called from different places: rank " + std::to_string(rank_) +
+                " from " + operation.call.site.text() + ", rank " + std::to_string(member) + " from another");
+      }
+    }
+  }
+  [[noreturn]] void disagree(Operation& operation, int member, const Fingerprint& mine, const Fingerprint& theirs) {
+    const std::string what = difference(mine, rank_, theirs, member);  // before any line is used again
+    write_text(own().site, operation.call.site.text());
+    own().explained.store(operation.sequence, std::memory_order_release);
+    endpoint().wake(own().explained);
+    // The words of the other rank's call site are fetched only now; a peer that does not answer costs a moment.
+    std::string place = "an unknown place";
+    const Deadline patience = Deadline::after(std::min<std::chrono::nanoseconds>(operation.timeout, std::chrono::seconds(2)));
+    Backoff backoff(pauses_);
+    while (!patience.expired()) {
+      if (block(member).explained.load(std::memory_order_acquire) == operation.sequence) {
+        place = read_text(block(member).site);
+        break;
+      }
+      if (backoff.wait()) {
+        if (endpoint().health(endpoint_of(member)) != Health::alive) break;
+        endpoint().nap(std::chrono::microseconds(100));
+      }
+    }
+    fail(operation, ErrorKind::mismatch, member, "ranks do not call the same operation: " + what + "; rank " +
+                                                     std::to_string(member) + " calls from " + place);
+  }
+
+  /// Looks at the health of all members and at the deadline; throws when there is no hope. `member` is the one this
+  /// rank waits for; `ready` is asked once more before a rank that left is blamed, since it may have left after it
+  /// did its part.
+  template <class Ready>
+  void check(Operation& operation, int member, Ready ready) {
+    if (!operation.deadline) operation.deadline = Deadline::after(operation.timeout);
+    for (int other = 0; other < size(); ++other) {
+      if (other == rank_) continue;
+      if (block(other).failed.load(std::memory_order_acquire) != 0) {
+        const Block& theirs = block(other);
+        fail(operation, static_cast<ErrorKind>(theirs.kind), theirs.culprit,
+             "rank " + std::to_string(other) + " gave up: " + read_text(theirs.cause));
+      }
+      const Health health = endpoint().health(endpoint_of(other));
+      if (health == Health::dead) {
+        fail(operation, ErrorKind::dead_peer, other,
+             "rank " + std::to_string(other) + " (" + endpoint().describe(endpoint_of(other)) + ") died");
+      }
+      if (health == Health::left && other == member && !ready()) {
+        fail(operation, ErrorKind::dead_peer, other, "rank " + std::to_string(other) + " left the communicator");
+      }
+    }
+    if (poison_->is_set()) require_usable();
+    if (operation.deadline->expired() && !ready()) {
+      fail(operation, ErrorKind::timeout, member,
+           "rank " + std::to_string(member) + " (" + endpoint().describe(endpoint_of(member)) + ") did not take part within " +
+               seconds(operation.timeout));
+    }
+  }
+  static std::chrono::nanoseconds slice(const Operation& operation) {
+    // Between two slices the peers' health is looked at, so a dead one is named within this.
+    constexpr std::chrono::nanoseconds most = std::chrono::milliseconds(10);
+    return operation.deadline ? std::min(most, operation.deadline->remaining()) : most;
+  }
+  static std::string seconds(std::chrono::nanoseconds span) {
+    const auto thousandths = std::chrono::duration_cast<std::chrono::milliseconds>(span).count();
+    return std::to_string(thousandths / 1000) + "." + std::to_string(thousandths % 1000 / 100) + " s";
+  }
+
+  void publish_failure(const Error& cause) noexcept {
+    Block& mine = own();
+    if (mine.failed.load(std::memory_order_relaxed) != 0) return;
+    mine.culprit = cause.peer();
+    mine.kind = static_cast<std::uint32_t>(cause.kind());
+    write_text(mine.cause, cause.what());
+    mine.failed.store(1, std::memory_order_release);
+  }
+  static void write_text(char (&to)[Block::text_bytes], const std::string& text) noexcept {
+    const std::size_t length = std::min(text.size(), Block::text_bytes - 1);
+    std::memcpy(to, text.data(), length);
+    to[length] = '\0';
+  }
+  static std::string read_text(const char (&from)[Block::text_bytes]) {
+    return std::string(from, ::strnlen(from, Block::text_bytes));
+  }
+
+  std::shared_ptr<HostMemory<T>> host_;
+  std::vector<int> members_;  // endpoint numbers, by rank
+  std::vector<BlockPlace> places_;
+  std::vector<Block*> blocks_;
+  std::vector<std::byte*> windows_;
+  int rank_;
+  std::uint32_t id_;
+  std::uint64_t sequence_ = 0;
+  std::uint64_t staged_ = 0;
+  std::vector<std::uint64_t> pending_;  // ascending
+  std::chrono::nanoseconds timeout_;
+  int pauses_;
+  bool site_noticed_ = false;
+  std::function<void(const std::string&)> notice_;
+  std::vector<std::uint64_t> sent_;   // messages, by member
+  std::vector<std::uint64_t> taken_;
+  std::shared_ptr<Poison> poison_;
+  Ledger ledger_;
+  Recorder recorder_;
+};
+
+}  // namespace detail
+}  // namespace tandem

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a communicator asks of a transport. A transport moves bytes between processes and tells who is alive; it never
+// sees a reduction, a tensor or a communicator.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tandem/core/bytes.hpp"
+
+namespace tandem {
+
+/// How far a transport reaches.
+enum class Reach : std::uint8_t { host, network };
+
+/// What is known of a peer's process, without waiting.
+enum class Health : std::uint8_t {
+  alive,
+  left,  ///< closed its endpoint in good order
+  dead,  ///< its process ended without closing
+};
+
+/// Every ordered pair of endpoints has two independent byte streams, so that a message which its receiver has not
+/// asked for yet never stands in the way of a collective.
+enum class Channel : std::uint8_t { collective, point_to_point };
+
+/// A connected endpoint. Peers are numbered 0..size()-1 in endpoint numbers; a communicator maps its ranks onto them.
+///
+/// send_some / recv_some never block: they move what fits and return the number of bytes moved, possibly 0.
+/// outgoing() and incoming() are the same streams without the copy: reserve() gives room to write into and commit()
+/// sends it; peek() shows what has arrived and consume() frees it. Pieces arrive as they were committed, so a sender
+/// that commits whole elements is read in whole elements.
+template <class T>
+concept Transport = requires(T& endpoint, const T& view, int peer, Channel channel, std::span<const std::byte> out,
+                             std::span<std::byte> in) {
+  { T::name } -> std::convertible_to<const char*>;
+  { T::reach } -> std::convertible_to<Reach>;
+  { T::channel_capacity } -> std::convertible_to<std::size_t>;  // messages a channel holds unread; 0 = rendezvous
+  { T::has_windows } -> std::convertible_to<bool>;
+  { T::moves_device_memory } -> std::convertible_to<bool>;
+  { view.rank() } -> std::same_as<int>;
+  { view.size() } -> std::same_as<int>;
+  { endpoint.send_some(peer, channel, out) } -> std::same_as<std::size_t>;
+  { endpoint.recv_some(peer, channel, in) } -> std::same_as<std::size_t>;
+  { endpoint.outgoing(peer, channel).reserve() } -> std::same_as<std::span<std::byte>>;
+  endpoint.outgoing(peer, channel).commit(out.size());
+  { endpoint.incoming(peer, channel).peek() } -> std::same_as<std::span<const std::byte>>;
+  endpoint.incoming(peer, channel).consume(out.size());
+  { view.forked() } -> std::same_as<bool>;  // is this a copy that fork() made, which must not touch anything?
+  { view.health(peer) } -> std::same_as<Health>;
+  { view.describe(peer) } -> std::convertible_to<std::string>;
+  endpoint.close();
+};
+
+/// A transport whose peers map each other's memory: loads and stores reach a peer's window directly.
+///
+/// Every window has the same layout: [control() | heap()], offsets from its base. Control memory carries flags of one
+/// writer each; heap memory carries what users ask for. A word of a rank's control memory is written by that rank
+/// alone, which then calls wake(word); others may sleep on it.
+template <class T>
+concept WindowTransport =
+    Transport<T> && T::has_windows &&
+    requires(T& endpoint, const T& view, int peer, const std::atomic<std::uint64_t>& word, std::chrono::nanoseconds span,
+             Range range, const std::vector<Range>& ranges) {
+      { view.window(peer) } -> std::same_as<std::byte*>;
+      { view.control() } -> std::same_as<Range>;
+      { view.heap() } -> std::same_as<Range>;
+      endpoint.reserve(range);  // pages of the own window, before first use
+      endpoint.wake(word);
+      endpoint.sleep(peer, word, std::uint64_t{}, span);
+      endpoint.nap(span);
+      // After a failure: own heap memory becomes private, content of `ranges` kept, so that a peer that was stopped
+      // and resumes cannot write into what this process goes on using.
+      { endpoint.detach_heap(range, ranges) } -> std::same_as<bool>;
+    };
+
+}  // namespace tandem

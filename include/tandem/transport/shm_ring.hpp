@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// The transport for the ranks of one host: a window of shared memory per rank that all others map, and a pair of rings
+// per ordered pair of ranks. Knows no communicator, no reduction. Linux only (memfd, futex, pidfd).
+#pragma once
+
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/core/bytes.hpp"
+#include "tandem/core/deadline.hpp"
+#include "tandem/core/error.hpp"
+#include "tandem/transport/concepts.hpp"
+#include "tandem/transport/detail/spsc_ring.hpp"
+#include "tandem/transport/detail/waiting.hpp"
+#include "tandem/transport/detail/window.hpp"
+#include "tandem/transport/rendezvous.hpp"
+
+namespace tandem {
+
+/// Window layout, the same on every rank:  header | rings to each peer | control | heap.
+/// Geometry is agreed once, at connection, and never read from shared memory again: a peer that scribbles over its
+/// window can spoil data, not addresses.
+class ShmRing {
+ public:
+  static constexpr const char* name = "ShmRing";
+  static constexpr Reach reach = Reach::host;
+  static constexpr std::size_t channel_capacity = detail::ring_slots;
+  static constexpr bool has_windows = true;
+  static constexpr bool moves_device_memory = false;
+
+  struct Geometry {
+    std::size_t heap_bytes;                          ///< virtual; pages are reserved as they are asked for
+    std::size_t collective_slot_bytes = 64 * 1024;   ///< of each of the 8 slots of a pair's collective ring
+    std::size_t message_slot_bytes = 16 * 1024;      ///< of each of the 8 slots of a pair's point-to-point ring
+    friend bool operator==(const Geometry&, const Geometry&) = default;
+  };
+
+  /// Meets the other ranks at `where` (see rendezvous.hpp) and maps their windows. Collective over all ranks.
+  static ShmRing connect(int rank, int size, const std::string& where, const Geometry& geometry, Deadline deadline) {
+    detail::register_sleeping();
+    ShmRing self(rank, size, geometry);
+    auto own = std::make_shared<detail::Window>(detail::Window::create(self.layout_.total));
+    own->reserve({0, self.layout_.control.begin});
+    const Card card = self.card();
+    Introduction mine;
+    mine.data.assign(reinterpret_cast<const std::byte*>(&card), reinterpret_cast<const std::byte*>(&card + 1));
+    mine.descriptors.push_back(duplicate(own->descriptor()));
+    mine.descriptors.push_back(open_process(::getpid()));
+    auto all = meet(where, rank, size, std::move(mine), deadline);
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) {
+        self.windows_.push_back(own);
+        self.peers_.push_back({::getpid(), Descriptor()});
+        continue;
+      }
+      auto& introduction = all[static_cast<std::size_t>(peer)];
+      Card theirs{};
+      if (introduction.data.size() != sizeof(Card) || introduction.descriptors.size() != 2) {
+        throw Error(ErrorKind::environment, "tandem: rank " + std::to_string(peer) + " speaks another version of ShmRing",
+                    rank, peer, "join");
+      }
+      std::memcpy(&theirs, introduction.data.data(), sizeof theirs);
+      if (!(theirs.geometry == geometry)) {
+        throw Error(ErrorKind::environment,
+                    "tandem: rank " + std::to_string(rank) + " asks for an arena of " + format_bytes(geometry.heap_bytes) +
+                        " and rank " + std::to_string(peer) + " for one of " + format_bytes(theirs.geometry.heap_bytes) +
+                        "; all ranks must pass the same join options",
+                    rank, peer, "join");
+      }
+      self.windows_.push_back(std::make_shared<detail::Window>(
+          detail::Window::attach(std::move(introduction.descriptors[0]), self.layout_.total)));
+      self.peers_.push_back({theirs.process, std::move(introduction.descriptors[1])});
+    }
+    self.open_rings();
+    return self;
+  }
+
+  /// The in-process form: `size` endpoints for threads of this process over one mapping of each window, which is what
+  /// ThreadSanitizer needs in order to see both ends of a ring.
+  static std::vector<ShmRing> connect_threads(int size, const Geometry& geometry) {
+    detail::register_sleeping();
+    std::vector<std::shared_ptr<detail::Window>> windows;
+    std::vector<ShmRing> endpoints;
+    for (int rank = 0; rank < size; ++rank) {
+      endpoints.push_back(ShmRing(rank, size, geometry));
+      windows.push_back(std::make_shared<detail::Window>(detail::Window::create(endpoints.back().layout_.total)));
+      windows.back()->reserve({0, endpoints.back().layout_.control.begin});
+    }
+    for (auto& endpoint : endpoints) {
+      endpoint.windows_ = windows;
+      for (int peer = 0; peer < size; ++peer) endpoint.peers_.push_back({::getpid(), Descriptor()});
+      endpoint.in_process_ = true;
+      endpoint.open_rings();
+    }
+    return endpoints;
+  }
+
+  ShmRing(ShmRing&&) noexcept = default;
+  ShmRing& operator=(ShmRing&&) = delete;
+  ~ShmRing() { close(); }
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+
+  // --- streams -------------------------------------------------------------------------------------------------
+  detail::RingWriter& outgoing(int peer, Channel channel) noexcept { return writers_[ring_index(peer, channel)]; }
+  detail::RingReader& incoming(int peer, Channel channel) noexcept { return readers_[ring_index(peer, channel)]; }
+  std::size_t send_some(int peer, Channel channel, std::span<const std::byte> bytes) noexcept {
+    return outgoing(peer, channel).write_some(bytes);
+  }
+  std::size_t recv_some(int peer, Channel channel, std::span<std::byte> bytes) noexcept {
+    return incoming(peer, channel).read_some(bytes);
+  }
+
+  // --- windows -------------------------------------------------------------------------------------------------
+  std::byte* window(int peer) const noexcept { return windows_[static_cast<std::size_t>(peer)]->base(); }
+  Range control() const noexcept { return layout_.control; }
+  Range heap() const noexcept { return layout_.heap; }
+  void reserve(Range range) { windows_[static_cast<std::size_t>(rank_)]->reserve(range); }
+  bool detach_heap(Range span, const std::vector<Range>& kept) noexcept {
+    // Ranks that are threads share all their memory anyway; there is nothing to keep a straggler out of.
+    return in_process_ || windows_[static_cast<std::size_t>(rank_)]->make_private(span, kept);
+  }
+  void wake(const std::atomic<std::uint64_t>& word) noexcept {
+    if (header(rank_).sleepers.load(std::memory_order_relaxed) != 0) detail::wake_all(word);
+  }
+  static void nap(std::chrono::nanoseconds span) noexcept { detail::nap(span); }
+  void sleep(int peer, const std::atomic<std::uint64_t>& word, std::uint64_t seen, std::chrono::nanoseconds span) noexcept {
+    detail::sleep_on(word, seen, header(peer).sleepers, span);
+  }
+
+  // --- life and death ------------------------------------------------------------------------------------------
+  Health health(int peer) const noexcept {
+    if (header(peer).closed.load(std::memory_order_acquire) != 0) return Health::left;
+    const Peer& it = peers_[static_cast<std::size_t>(peer)];
+    if (!it.process) return Health::alive;
+    pollfd ended{it.process.get(), POLLIN, 0};
+    if (::poll(&ended, 1, 0) != 1) return Health::alive;
+    // It may have closed between the two looks.
+    return header(peer).closed.load(std::memory_order_acquire) != 0 ? Health::left : Health::dead;
+  }
+  std::string describe(int peer) const {
+    return in_process_ ? "a thread" : "process " + std::to_string(peers_[static_cast<std::size_t>(peer)].id);
+  }
+  bool forked() const noexcept { return alive_ != nullptr && *alive_ == 0; }
+
+  /// Tells the peers that this rank leaves. Idempotent; the destructor calls it.
+  void close() noexcept {
+    if (windows_.empty() || forked()) return;
+    header(rank_).closed.store(1, std::memory_order_release);
+  }
+
+ private:
+  struct Header {
+    alignas(line_pair_bytes) std::atomic<std::uint32_t> closed;
+    alignas(line_pair_bytes) std::atomic<std::uint32_t> sleepers;  // peers asleep on a word that this rank writes
+  };
+  struct Card {  // what a rank tells the others of itself
+    Geometry geometry;
+    std::int32_t process;
+  };
+  struct Peer {
+    std::int32_t id;
+    Descriptor process;  // pidfd made by the peer itself, so a reused process number cannot deceive
+  };
+  struct Layout {
+    std::size_t collective_ring, message_ring, total;
+    Range control, heap;
+  };
+  /// Enough for the flag blocks of several hundred communicators; virtual until used.
+  static constexpr std::size_t control_bytes = 8U << 20;
+
+  ShmRing(int rank, int size, const Geometry& geometry) : rank_(rank), size_(size), geometry_(geometry) {
+    layout_.collective_ring = round_up(detail::ring_footprint(geometry.collective_slot_bytes), page_bytes);
+    layout_.message_ring = round_up(detail::ring_footprint(geometry.message_slot_bytes), page_bytes);
+    const std::size_t rings = static_cast<std::size_t>(size - 1) * (layout_.collective_ring + layout_.message_ring);
+    const std::size_t control = page_bytes + rings;
+    layout_.control = {control, control + control_bytes};
+    layout_.heap = {layout_.control.end, layout_.control.end + round_up(geometry.heap_bytes, page_bytes)};
+    layout_.total = layout_.heap.end;
+    void* const page = ::mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) detail::throw_system("mapping a page failed", errno);
+    alive_.reset(static_cast<unsigned char*>(page));
+    *alive_ = 1;
+    // A forked child reads zero here: the cheapest way to notice a fork, one load and no system call.
+    ::madvise(page, page_bytes, MADV_WIPEONFORK);
+  }
+
+  Card card() const {
+    Card card{};
+    card.geometry = geometry_;
+    card.process = ::getpid();
+    return card;
+  }
+  static Descriptor duplicate(int descriptor) {
+    Descriptor copy(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+    if (!copy) detail::throw_system("duplicating a descriptor failed", errno);
+    return copy;
+  }
+  static Descriptor open_process(::pid_t process) {
+    Descriptor opened(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+    if (!opened) detail::throw_system("pidfd_open failed (Linux 5.3 or newer is needed)", errno);
+    return opened;
+  }
+  static_assert(sizeof(Header) <= page_bytes);
+
+  Header& header(int peer) const noexcept { return *reinterpret_cast<Header*>(window(peer)); }
+  static constexpr std::size_t ring_index(int peer, Channel channel) noexcept {
+    return 2 * static_cast<std::size_t>(peer) + static_cast<std::size_t>(channel);
+  }
+  /// The ring from `from` to `to` lies in the window of `from`.
+  std::byte* ring_memory(int from, int to, Channel channel) const noexcept {
+    const auto place = static_cast<std::size_t>(to < from ? to : to - 1);
+    return window(from) + page_bytes + place * (layout_.collective_ring + layout_.message_ring) +
+           (channel == Channel::collective ? 0 : layout_.collective_ring);
+  }
+  void open_rings() {
+    writers_.resize(2 * static_cast<std::size_t>(size_));
+    readers_.resize(2 * static_cast<std::size_t>(size_));
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      for (const Channel channel : {Channel::collective, Channel::point_to_point}) {
+        const std::size_t slot =
+            channel == Channel::collective ? geometry_.collective_slot_bytes : geometry_.message_slot_bytes;
+        writers_[ring_index(peer, channel)] = detail::RingWriter(ring_memory(rank_, peer, channel), slot);
+        readers_[ring_index(peer, channel)] = detail::RingReader(ring_memory(peer, rank_, channel), slot);
+      }
+    }
+  }
+
+  struct Unmap {
+    void operator()(unsigned char* page) const noexcept { ::munmap(page, page_bytes); }
+  };
+
+  int rank_;
+  int size_;
+  Geometry geometry_;
+  Layout layout_{};
+  bool in_process_ = false;
+  std::unique_ptr<unsigned char, Unmap> alive_;
+  std::vector<std::shared_ptr<detail::Window>> windows_;  // by endpoint number
+  std::vector<Peer> peers_;
+  std::vector<detail::RingWriter> writers_;
+  std::vector<detail::RingReader> readers_;
+};
+
+static_assert(WindowTransport<ShmRing>);
+
+}  // namespace tandem
