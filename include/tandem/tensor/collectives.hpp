@@ -27,7 +27,7 @@ void visit_reducible(Dtype dtype, const char* verb, F&& f) {
     if constexpr (Reduction<Op, E>) {
       f(element);
     } else {
-      refuse(verb, std::string(name_of(dtype_of<E>())) + " is not supported for " + reduction_name<Op>() +
+      refuse_tensor(verb, std::string(name_of(dtype_of<E>())) + " is not supported for " + reduction_name<Op>() +
                        "; convert the tensor or choose another reduction");
     }
   });
@@ -35,7 +35,7 @@ void visit_reducible(Dtype dtype, const char* verb, F&& f) {
 
 inline void check_same_dtype(const TensorView& in, const TensorView& out, const char* verb) {
   if (in.dtype != out.dtype) {
-    refuse(verb, std::string("the input is ") + name_of(in.dtype) + " and the output " + name_of(out.dtype) +
+    refuse_tensor(verb, std::string("the input is ") + name_of(in.dtype) + " and the output " + name_of(out.dtype) +
                      "; they must have one dtype");
   }
 }

@@ -45,7 +45,7 @@ inline std::string text_of(const at::Tensor& tensor) {
   return (dtype ? name_of(*dtype) : c10::toString(tensor.scalar_type())) + std::string(" ") + text_of(tensor.sizes());
 }
 
-[[noreturn]] inline void refuse(const char* verb, const std::string& problem) {
+[[noreturn]] inline void refuse_tensor(const char* verb, const std::string& problem) {
   throw Error(ErrorKind::argument, "tandem: " + std::string(verb) + ": " + problem, -1, -1, verb);
 }
 
@@ -57,26 +57,26 @@ inline std::string text_of(const at::Tensor& tensor) {
 inline TensorView view_of(const at::Tensor& tensor, const char* verb, const char* argument = "the tensor",
                           ElementUse use = ElementUse::arithmetic) {
   const std::string name(argument);
-  if (!tensor.defined()) detail::refuse(verb, name + " is undefined; give it a value first");
+  if (!tensor.defined()) detail::refuse_tensor(verb, name + " is undefined; give it a value first");
   if (tensor.layout() != at::kStrided) {
-    detail::refuse(verb, name + " is sparse; pass tensor.to_dense()");
+    detail::refuse_tensor(verb, name + " is sparse; pass tensor.to_dense()");
   }
   if (!tensor.device().is_cpu()) {
-    detail::refuse(verb, name + " is on " + tensor.device().str() + " and this transport moves host memory; pass tensor.cpu()");
+    detail::refuse_tensor(verb, name + " is on " + tensor.device().str() + " and this transport moves host memory; pass tensor.cpu()");
   }
   auto dtype = dtype_of(tensor.scalar_type());
   if (!dtype && use == ElementUse::moved && tensor.scalar_type() == at::kBool) dtype = Dtype::uint8;
   if (!dtype) {
-    detail::refuse(verb, name + " has dtype " + c10::toString(tensor.scalar_type()) +
+    detail::refuse_tensor(verb, name + " has dtype " + c10::toString(tensor.scalar_type()) +
                              ", which it is not defined on; convert it with tensor.to()");
   }
   if (!tensor.is_contiguous()) {
-    detail::refuse(verb, name + " is not contiguous (sizes " + detail::text_of(tensor.sizes()) + ", strides " +
+    detail::refuse_tensor(verb, name + " is not contiguous (sizes " + detail::text_of(tensor.sizes()) + ", strides " +
                              detail::text_of(tensor.strides()) + "); pass tensor.contiguous()");
   }
-  if (tensor.is_neg()) detail::refuse(verb, name + " is a lazy negation; pass tensor.resolve_neg()");
+  if (tensor.is_neg()) detail::refuse_tensor(verb, name + " is a lazy negation; pass tensor.resolve_neg()");
   if (tensor.is_inference() && !c10::InferenceMode::is_enabled()) {
-    detail::refuse(verb, name + " is an inference tensor outside InferenceMode; pass tensor.clone()");
+    detail::refuse_tensor(verb, name + " is an inference tensor outside InferenceMode; pass tensor.clone()");
   }
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), *dtype};
 }

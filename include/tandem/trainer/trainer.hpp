@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trains a model on the ranks of a world: forward, backward, update, and nothing else of a training program. Joins a
+// model, a strategy and an optimizer that know nothing of one another.
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tandem/comm/communicator.hpp"
+#include "tandem/comm/ledger.hpp"
+#include "tandem/core/error.hpp"
+#include "tandem/plan/check.hpp"
+#include "tandem/plan/model_type.hpp"
+#include "tandem/strategy/concepts.hpp"
+#include "tandem/strategy/parameter.hpp"
+#include "tandem/tensor/torch.hpp"
+#include "tandem/trainer/model_source.hpp"
+#include "tandem/trainer/optimizer_slot.hpp"
+#include "tandem/trainer/options.hpp"
+#include "tandem/trainer/start_check.hpp"
+#include "tandem/trainer/threads.hpp"
+
+namespace tandem {
+
+/// While it lives, Trainer::backward only adds gradients up on this rank and sends nothing: for all micro-batches of a
+/// step but the last. Ends with its scope.
+template <class Owner>
+class [[nodiscard]] Accumulation {
+ public:
+  explicit Accumulation(Owner& owner) : owner_(owner) { owner_.add_up_locally(+1); }
+  Accumulation(const Accumulation&) = delete;
+  Accumulation& operator=(const Accumulation&) = delete;
+  ~Accumulation() { owner_.add_up_locally(-1); }
+
+ private:
+  Owner& owner_;
+};
+
+/// A program and its three policies. Borrows the world, which must outlive it, and splits it once.
+///
+/// An exception that leaves the constructor, step(), forward(), backward() or update() on one rank gives the world up:
+/// the other ranks' calls throw Error naming this rank, instead of waiting. Errors found on all ranks alike by the
+/// start checks do not.
+template <class Model, class Strategy, class T, bool sound = Check<Model, Strategy, T>::sound>
+class Trainer {
+ public:
+  using ModuleType = Module<Model>;
+  using OutputType = Output<Model>;
+
+  /// Collective. Checks that all ranks have the same parameters (names, shapes, dtypes, order), buffers, intra-op
+  /// threads and ATen CPU capability, naming the first difference; then gives every rank the weights of rank 0.
+  ///
+  /// `model`: by value, as a std::shared_ptr or ModuleHolder, or a function that returns one of these.
+  /// `loss(output, target)`: the mean loss of the batch, a scalar tensor.
+  /// `recipe`: makes the optimizer from std::vector<at::Tensor> or std::vector<OwnedParameter>, which may be empty.
+  template <class Given, class Loss, class Recipe>
+  Trainer(Communicator<T>& world, Given&& model, Loss loss, Recipe recipe, TrainerOptions options = {})
+      : world_(&world), options_(std::move(options)) {
+    if constexpr (CheckArguments<Model, Given, Loss, Recipe>::sound) {
+      engine_ = std::make_unique<Engine>(world, Strategy::degree);
+      guarded("the Trainer's constructor", [&] {
+        model_ = detail::module_from<ModuleType>(std::forward<Given>(model));
+        loss_ = std::move(loss);
+        start(recipe);
+      });
+    }
+  }
+
+  /// One training step on this rank's batch: step(inputs..., target). The batch's mean loss, before the update.
+  template <class... Batch>
+    requires(sizeof...(Batch) > 0)
+  double step(Batch&&... batch) {
+    return guarded("Trainer::step", [&] {
+      const at::Tensor loss = loss_of(std::forward<Batch>(batch)...);
+      run_backward(loss);
+      run_update();
+      return loss.template item<double>();
+    });
+  }
+
+  /// The model's output for this rank's inputs.
+  template <class... Inputs>
+  OutputType forward(Inputs&&... inputs) {
+    return guarded("Trainer::forward", [&] { return call_forward(std::forward<Inputs>(inputs)...); });
+  }
+
+  /// Computes gradients of `loss`, a scalar, and averages them over the ranks while it does; all gradients are the
+  /// averages when it returns. Within accumulate(), adds up on this rank only. Collective otherwise.
+  ///
+  /// Throws Error(argument) naming the parameters that took no part.
+  void backward(const at::Tensor& loss) {
+    guarded("Trainer::backward", [&] { run_backward(loss); });
+  }
+
+  /// Averages the gradients as they are, without a backward: when a program wrote them itself. Collective.
+  void reduce_gradients() {
+    guarded("Trainer::reduce_gradients", [&] {
+      engine_->reduce_gradients();
+      reduced_ = true;
+    });
+  }
+
+  /// Clips if asked to, lets the optimizer step, and clears the gradients as options say.
+  void update() {
+    guarded("Trainer::update", [&] { run_update(); });
+  }
+
+  /// The mean loss of this rank's batch, without gradients and in the model's evaluation mode: evaluate(inputs...,
+  /// target). Changes nothing; sends nothing.
+  template <class... Batch>
+    requires(sizeof...(Batch) > 0)
+  double evaluate(Batch&&... batch) {
+    const c10::AutoGradMode no_grad(false);
+    const EvaluationMode mode(*model_);
+    return loss_of(std::forward<Batch>(batch)...).template item<double>();
+  }
+
+  /// See Accumulation. The sum of K losses divided by K each is the usual use.
+  Accumulation<Trainer> accumulate() { return Accumulation<Trainer>(*this); }
+
+  ModuleType& model() noexcept { return *model_; }
+  const ModuleType& model() const noexcept { return *model_; }
+  /// The optimizer, as the type that the recipe returned or pointed to: to change its learning rate, say.
+  template <class Optimizer>
+  Optimizer& optimizer() {
+    auto* const found = optimizer_->template as<Optimizer>();
+    if (found == nullptr) {
+      throw Error(ErrorKind::argument, "tandem: the recipe made an optimizer of another type; ask for exactly that type");
+    }
+    return *found;
+  }
+  /// Which part of the data this rank should be given.
+  Coordinate data() const noexcept { return engine_->data(); }
+  /// The norm of all gradients before the last update, when clip_norm is set.
+  double gradient_norm() const noexcept { return norm_; }
+  /// Bytes that this Trainer moved on this rank; predicted and measured are equal.
+  const Ledger& ledger() const noexcept { return engine_->replicas().ledger(); }
+  const TrainerOptions& options() const noexcept { return options_; }
+  auto& engine() noexcept { return *engine_; }
+  /// The program whose bits this Trainer gives.
+  static constexpr const char* reference() noexcept { return Strategy::reference; }
+
+ private:
+  friend class Accumulation<Trainer>;
+  using Engine = typename Strategy::template Engine<T>;
+
+  /// eval() for a scope, for models that have the notion.
+  class EvaluationMode {
+   public:
+    explicit EvaluationMode(ModuleType& module) : module_(module) {
+      if constexpr (has_modes) {
+        was_training_ = module.is_training();
+        module.train(false);
+      }
+    }
+    EvaluationMode(const EvaluationMode&) = delete;
+    EvaluationMode& operator=(const EvaluationMode&) = delete;
+    ~EvaluationMode() {
+      if constexpr (has_modes) module_.train(was_training_);
+    }
+
+   private:
+    static constexpr bool has_modes = requires(ModuleType& module) {
+      module.is_training();
+      module.train(true);
+    };
+    ModuleType& module_;
+    bool was_training_ = true;
+  };
+
+  template <class Recipe>
+  void start(Recipe& recipe) {
+    auto& replicas = engine_->replicas();
+    detail::settle_threads(replicas, options_.intra_op_threads);
+    auto parameters = detail::parameters_of(*model_);
+    const auto buffers = detail::buffers_of(*model_);
+    detail::check_start(replicas, parameters, buffers, option_facts());
+    detail::copy_from_rank_0(replicas, parameters);
+    detail::copy_from_rank_0(replicas, buffers);
+    std::erase_if(parameters, [](const NamedParameter& parameter) { return !parameter.value.requires_grad(); });
+    trainable_ = parameters;
+    engine_->adopt(std::move(parameters), StrategyOptions{options_.buckets});
+    optimizer_ = std::make_unique<detail::OptimizerSlot>(recipe, engine_->owned());
+  }
+
+  template <class... Inputs>
+  OutputType call_forward(Inputs&&... inputs) {
+    if constexpr (CheckInputs<Model, Inputs...>::sound) return model_->forward(std::forward<Inputs>(inputs)...);
+  }
+
+  template <class... Batch>
+  at::Tensor loss_of(Batch&&... batch) {
+    auto all = std::forward_as_tuple(std::forward<Batch>(batch)...);
+    constexpr std::size_t inputs = sizeof...(Batch) - 1;
+    const OutputType output = [&]<std::size_t... i>(std::index_sequence<i...>) {
+      return call_forward(std::get<i>(std::move(all))...);
+    }(std::make_index_sequence<inputs>());
+    return loss_(output, std::get<inputs>(std::move(all)));
+  }
+
+  void run_backward(const at::Tensor& loss) {
+    if (!loss.defined() || loss.numel() != 1) {
+      throw Error(ErrorKind::argument,
+                  "tandem: the loss is " + (loss.defined() ? detail::text_of(loss) : std::string("undefined")) +
+                      " and must be one number; return the mean over the batch");
+    }
+    reduced_ = false;
+    engine_->backward(loss, local_ > 0);
+    reduced_ = local_ == 0;
+  }
+
+  void run_update() {
+    if (!reduced_ && !trainable_.empty()) {
+      throw Error(ErrorKind::argument,
+                  "tandem: update() before the gradients were averaged; call Trainer::backward outside accumulate(), or "
+                  "reduce_gradients(), first");
+    }
+    reduced_ = false;
+    if (options_.clip_norm) norm_ = engine_->clip(*options_.clip_norm);
+    optimizer_->step();
+    if (options_.after_update == AfterUpdate::keep) return;
+    const c10::AutoGradMode no_grad(false);
+    for (const NamedParameter& parameter : trainable_) {
+      at::Tensor& gradient = parameter.value.mutable_grad();
+      if (options_.after_update == AfterUpdate::release) gradient.reset();
+      else if (gradient.defined()) gradient.zero_();
+    }
+  }
+
+  void add_up_locally(int change) noexcept { local_ += change; }
+
+  std::string option_facts() const {
+    std::string text = std::string(Strategy::name) + ", bucket caps";
+    for (const std::size_t cap : options_.buckets.bytes) text += " " + std::to_string(cap);
+    if (options_.buckets.from_first_step) text += " from step 1";
+    text += options_.clip_norm ? ", clip_norm " + std::to_string(*options_.clip_norm) : ", no clip_norm";
+    return text + ", after_update " + std::to_string(static_cast<int>(options_.after_update));
+  }
+
+  /// Runs f; when an exception leaves it, the peers are told why this rank will not come to the next collective.
+  template <class F>
+  decltype(auto) guarded(const char* where, F&& f) {
+    try {
+      return f();
+    } catch (const Error& error) {
+      if (!agreed(error)) give_up(where, error.what());
+      throw;
+    } catch (const std::exception& error) {
+      give_up(where, error.what());
+      throw;
+    } catch (...) {
+      give_up(where, "something that is not a std::exception");
+      throw;
+    }
+  }
+  /// Thrown by every rank at the same point: nobody waits, so the world stays usable.
+  bool agreed(const Error& error) const noexcept {
+    return error.kind() == ErrorKind::mismatch && !engine_->replicas().poisoned();
+  }
+  void give_up(const char* where, const char* what) {
+    if (world_->poisoned()) return;
+    world_->poison(Error(ErrorKind::poisoned,
+                         std::string("an exception left ") + where + " on rank " + std::to_string(world_->rank()) + ": " + what,
+                         world_->rank(), world_->rank()));
+  }
+
+  Communicator<T>* world_;
+  TrainerOptions options_;
+  std::shared_ptr<ModuleType> model_;
+  std::function<at::Tensor(const OutputType&, const at::Tensor&)> loss_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<NamedParameter> trainable_;
+  std::unique_ptr<detail::OptimizerSlot> optimizer_;
+  int local_ = 0;         // how many accumulate() scopes are open
+  bool reduced_ = false;  // are the gradients averages, ready for an update?
+  double norm_ = 0.0;
+};
+
+/// After the one error that Check reports: takes anything, so that nothing else is said.
+template <class Model, class Strategy, class T>
+class Trainer<Model, Strategy, T, false> {
+ public:
+  template <class... Given>
+  explicit Trainer(Given&&...) {}
+  template <class... Batch>
+  double step(Batch&&...);
+  template <class... Batch>
+  double evaluate(Batch&&...);
+};
+
+}  // namespace tandem
