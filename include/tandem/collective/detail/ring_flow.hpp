@@ -90,7 +90,7 @@ class RingFlow {
 
  private:
   static constexpr std::size_t fragments_per_round = 3;
-  static_assert(2 * fragments_per_round < ring_slots);
+  static_assert(2 * fragments_per_round < T::channel_capacity);
 
   Range cut(Range range, std::size_t round) const noexcept {
     return intersect(range, {range.begin + round * round_, range.begin + (round + 1) * round_});
