@@ -280,11 +280,9 @@ class RendezvousHost {
     if (said.kind == MessageKind::complete && guest.next == meeting_.size) {
       guest.complete = true;
     } else if (said.kind == MessageKind::leave) {
-      guest.gone = true;
       if (said.error_kind == static_cast<int>(ErrorKind::timeout)) throw too_late();  // it cannot know who is missing
       throw meeting_.verdict(message);
     } else {
-      guest.gone = true;
       throw meeting_.failure(ErrorKind::mismatch,
                              "rank " + std::to_string(guest.rank) + " (" + process_text(guest.process) +
                                  ") sent something that is no part of the rendezvous",
