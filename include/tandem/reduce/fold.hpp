@@ -3,7 +3,9 @@
 // does. Host memory only; knows neither ranks' addresses nor which order is right (see order.hpp, apply.hpp).
 #pragma once
 
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
 #include "tandem/core/dtype.hpp"
@@ -33,6 +35,11 @@ Parameters<T> parameters_of([[maybe_unused]] const Op& op, [[maybe_unused]] int 
   Parameters<T> parameters;
   if constexpr (PreMulScalar<Op>::yes) {
     parameters.factor = convert_factor<Compute<T>>(op.factor);
+    if constexpr (is_16_bit_float<T>) {  // a NaN whose lower half is zero, which the kernels' rounding relies on
+      if ((std::bit_cast<std::uint32_t>(parameters.factor) & 0x7fffffffU) > 0x7f800000U) {
+        parameters.factor = std::bit_cast<float>(0x7fc00000U);
+      }
+    }
     if (start == FoldStart::raw) parameters.first_factor = parameters.factor;
   }
   if constexpr (std::is_same_v<Op, Avg>) {

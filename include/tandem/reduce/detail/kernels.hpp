@@ -103,7 +103,8 @@ inline bool runs_wide_kernels() noexcept {
 template <class T, class Op>
 inline void fold_job(const Parameters<T>& parameters, const Job<T>& job) {
 #if defined(__x86_64__)
-  if (runs_wide_kernels()) [[likely]] return wide::fold_job<T, Op>(parameters, job);
+  // Less than a wide vector is served better by a narrow one than lane by lane.
+  if (job.count >= wide::Format<T>::lanes && runs_wide_kernels()) return wide::fold_job<T, Op>(parameters, job);
 #endif
   portable::fold_job<T, Op>(parameters, job);
 }
