@@ -45,7 +45,7 @@ class RendezvousHost {
       for (Guest& guest : guests_) {
         if (guest.rank > 0) send_message(guest.socket.get(), meeting_.header(MessageKind::go, 0));
       }
-      for (Guest& guest : guests_) hang_up(guest);
+      guests_.clear();
     } catch (const Error& cause) {
       tell_all(cause);
       throw;
@@ -323,7 +323,7 @@ class RendezvousHost {
       const auto tell = [&](Guest& guest) {
         if (!guest.gone) send_message(guest.socket.get(), meeting_.farewell(cause), text_bytes(cause.what()));
         if (guest.rank < meeting_.size) told.insert(guest.rank);
-        hang_up(guest);
+        guest.socket.reset();
       };
       for (Guest& guest : guests_) {
         if (guest.rank >= 0) tell(guest);
@@ -346,20 +346,6 @@ class RendezvousHost {
     }
     listener_.reset();
     guests_.clear();
-  }
-
-  /// Closes so that the guest can still read what was sent: a socket closed with unread data resets the other side.
-  void hang_up(Guest& guest) noexcept {
-    guest.gone = true;
-    ::shutdown(guest.socket.get(), SHUT_RD);  // from now on nothing arrives, so that the loop below ends
-    try {
-      for (Message unread;;) {
-        const Transfer got = receive_message(guest.socket.get(), buffer_, unread);
-        if (got == Transfer::later || got == Transfer::closed) break;
-      }
-    } catch (const std::exception&) {  // then the guest may see a reset, which it reports as rank 0's end
-    }
-    guest.socket.reset();
   }
 
   Meeting meeting_;

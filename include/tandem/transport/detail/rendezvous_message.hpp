@@ -18,6 +18,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tandem/core/deadline.hpp"
@@ -103,6 +104,7 @@ inline Transfer send_message(int socket, MessageHeader header, std::span<const s
       case ENOMEM: return Transfer::crowded;
       case EPIPE:
       case ECONNRESET:
+      case ECONNREFUSED:
       case ENOTCONN: return Transfer::closed;
       default: throw system_failure("cannot send on the rendezvous socket");
     }
@@ -120,9 +122,15 @@ inline Transfer receive_message(int socket, std::vector<std::byte>& buffer, Mess
   packet.msg_control = control.data();
   packet.msg_controllen = control.size();
   ssize_t length = -1;
-  do {
+  bool reset = false;
+  for (;;) {
     length = ::recvmsg(socket, &packet, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (length < 0 && errno == EINTR);
+    if (length >= 0) break;
+    if (errno == EINTR) continue;
+    // The other side closed with unread messages of ours. The kernel says so once, before what is in our queue, which
+    // may be the reason why: read on.
+    if (errno != ECONNRESET || std::exchange(reset, true)) break;
+  }
   if (length < 0) {
     if (errno == EAGAIN) return Transfer::later;
     if (errno == ECONNRESET || errno == ENOTCONN || errno == EPIPE) return Transfer::closed;
