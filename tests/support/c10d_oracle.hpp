@@ -108,7 +108,7 @@ struct ReducerOptions {
   /// DDP's bucket_cap_mb in bytes; 0 means the default (1 MiB for the first bucket, 25 MiB for the others).
   std::int64_t bucket_bytes = 0;
   /// DDP's bucket_cap_mb_list in bytes; used instead when it is not empty.
-  std::vector<std::int64_t> bucket_bytes_list;
+  std::vector<std::int64_t> bucket_bytes_list{};
   bool gradient_as_bucket_view = false;
 };
 

@@ -15,6 +15,12 @@ namespace tandem {
 
 namespace detail {
 
+/// For asking about the entries of a list that is returned by value.
+template <class L>
+L& as_lvalue(L&& list);
+template <class L>
+L& as_lvalue(L& list);
+
 struct NamesForward {
   int forward;
 };
@@ -86,7 +92,7 @@ concept NamedTensor = requires(Entry& entry) {
 /// Anything with forward() and named_parameters().
 template <class M>
 concept ModelType = detail::has_forward<Module<M>>() && requires(Module<M>& module) {
-  { *std::begin(module.named_parameters()) } -> NamedTensor;
+  requires NamedTensor<std::remove_reference_t<decltype(*std::begin(detail::as_lvalue(module.named_parameters())))>>;
 };
 
 }  // namespace tandem

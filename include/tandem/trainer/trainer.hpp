@@ -193,6 +193,7 @@ class Trainer {
   template <class... Inputs>
   OutputType call_forward(Inputs&&... inputs) {
     if constexpr (CheckInputs<Model, Inputs...>::sound) return model_->forward(std::forward<Inputs>(inputs)...);
+    else __builtin_unreachable();  // CheckInputs has said why this does not compile
   }
 
   template <class... Batch>

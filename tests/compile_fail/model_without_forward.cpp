@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model whose method has another name.
+// expect: tandem: the model has no public forward()
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/tandem.hpp"
+
+struct Net {
+  at::Tensor weight;
+  at::Tensor forward(const at::Tensor& x) const { return x.mul(weight); }
+  std::vector<std::pair<std::string, at::Tensor>> named_parameters() const { return {{"weight", weight}}; }
+};
+struct Other {
+  at::Tensor run(const at::Tensor& x) const { return x; }
+  std::vector<std::pair<std::string, at::Tensor>> named_parameters() const { return {}; }
+};
+
+#ifdef TANDEM_SHOULD_FAIL
+using Policies = tandem::Trainer<Other, tandem::Ddp<>, tandem::ShmRing>;
+#else
+using Policies = tandem::Trainer<Net, tandem::Ddp<>, tandem::ShmRing>;
+#endif
+
+void touch(Policies& trainer) { (void)trainer; }

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// A strategy that is none.
+// expect: tandem: the second argument is not a strategy
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/tandem.hpp"
+
+struct Net {
+  at::Tensor weight;
+  at::Tensor forward(const at::Tensor& x) const { return x.mul(weight); }
+  std::vector<std::pair<std::string, at::Tensor>> named_parameters() const { return {{"weight", weight}}; }
+};
+#ifdef TANDEM_SHOULD_FAIL
+using Policies = tandem::Trainer<Net, int, tandem::ShmRing>;
+#else
+using Policies = tandem::Trainer<Net, tandem::Ddp<>, tandem::ShmRing>;
+#endif
+
+void touch(Policies& trainer) { (void)trainer; }

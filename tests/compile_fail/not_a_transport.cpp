@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// A transport that is none.
+// expect: tandem: the third argument is not a transport
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/tandem.hpp"
+
+struct Net {
+  at::Tensor weight;
+  at::Tensor forward(const at::Tensor& x) const { return x.mul(weight); }
+  std::vector<std::pair<std::string, at::Tensor>> named_parameters() const { return {{"weight", weight}}; }
+};
+#ifdef TANDEM_SHOULD_FAIL
+using Policies = tandem::Trainer<Net, tandem::Ddp<>, std::string>;
+#else
+using Policies = tandem::Trainer<Net, tandem::Ddp<>, tandem::ShmRing>;
+#endif
+
+void touch(Policies& trainer) { (void)trainer; }
