@@ -239,7 +239,10 @@ class Trainer {
 
   std::string option_facts() const {
     std::string text = std::string(Strategy::name) + ", bucket caps";
-    for (const std::size_t cap : options_.buckets.bytes) text += " " + std::to_string(cap);
+    for (const std::size_t cap : options_.buckets.bytes) {
+      text += ' ';  // not " " + ..., of which g++ 12 warns falsely at -O3 (-Wrestrict)
+      text += std::to_string(cap);
+    }
     if (options_.buckets.from_first_step) text += " from step 1";
     text += options_.clip_norm ? ", clip_norm " + std::to_string(*options_.clip_norm) : ", no clip_norm";
     return text + ", after_update " + std::to_string(static_cast<int>(options_.after_update));
