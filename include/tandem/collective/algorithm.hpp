@@ -8,8 +8,8 @@
 
 namespace tandem {
 
-/// Chosen by size and by whether all ranks' buffers are registered: messages of up to 8 KiB ride beside the flags,
-/// registered ones go Direct, others by channels.
+/// Chosen by size and by whether all ranks' buffers are registered: registered ones go Direct, messages of up to 8 KiB
+/// from private buffers ride beside the flags, others go by channels.
 struct Auto {
   static constexpr std::uint8_t number = 0;
   static constexpr const char* name = "Auto";

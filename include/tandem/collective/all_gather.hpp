@@ -14,6 +14,7 @@
 #include "tandem/collective/detail/ring_flow.hpp"
 #include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
+#include "tandem/core/copy.hpp"
 
 namespace tandem {
 
@@ -37,7 +38,7 @@ void all_gather(Communicator<T>& comm, std::span<const E> input, std::span<E> ou
 
   const auto keep_own = [&] {
     if (!input.empty() && input.data() != output.data() + own.begin) {
-      std::memcpy(output.data() + own.begin, input.data(), input.size_bytes());
+      copy_bytes(output.data() + own.begin, input.data(), input.size_bytes());
     }
   };
   // Loads the others' slices; `from(member)` is where a member's lies. Returns bytes loaded.
@@ -47,7 +48,7 @@ void all_gather(Communicator<T>& comm, std::span<const E> input, std::span<E> ou
       const int member = (comm.rank() + step) % ranks;
       const Range theirs = slice(member);
       if (theirs.empty()) continue;
-      std::memcpy(output.data() + theirs.begin, from(member), theirs.size() * sizeof(E));
+      copy_bytes(output.data() + theirs.begin, from(member), theirs.size() * sizeof(E));
       loaded += theirs.size() * sizeof(E);
     }
     return loaded;
@@ -63,7 +64,7 @@ void all_gather(Communicator<T>& comm, std::span<const E> input, std::span<E> ou
     // The longest slice decides, on all ranks alike.
     if (slice(0).size() * sizeof(E) <= detail::Block::eager_bytes) {
       std::byte* const stage = protocol.stage();
-      if (!input.empty()) std::memcpy(stage, input.data(), input.size_bytes());
+      if (!input.empty()) stream_bytes(stage, input.data(), input.size_bytes());
       auto operation = protocol.post(call, options, 0, 0);
       keep_own();
       protocol.await_posts(operation);

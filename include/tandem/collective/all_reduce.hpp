@@ -11,6 +11,7 @@
 #include "tandem/collective/detail/checks.hpp"
 #include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
+#include "tandem/core/copy.hpp"
 #include "tandem/reduce/order.hpp"
 
 namespace tandem {
@@ -66,8 +67,8 @@ void reduce_alone(Protocol<T>& protocol, const Call& call, const CallOptions& op
 /// output[i] = op over all ranks' input[i], folded in Order's sequence; the same bits on every rank, whatever the
 /// algorithm. `input` and `output` have the same count on all ranks, any count (0 too), and are the same buffer or
 /// disjoint.
-/// Bytes this rank moves, for D bytes: up to 8 KiB (N-1) D; Direct 2 (N-1) / N D, in two synchronisations; Ring
-/// 2 D (N-1) / N; Pairwise the same in fewer hops; Naive (N-1) D.
+/// Bytes this rank moves, for D bytes: up to 8 bytes, and up to 8 KiB from private buffers, (N-1) D in one
+/// synchronisation; Direct 2 (N-1) / N D in two; Ring 2 D (N-1) / N; Pairwise the same in fewer hops; Naive (N-1) D.
 /// Throws Error: argument (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
 template <OneOf<Auto, Direct, Ring, Pairwise, Naive> Algorithm = Auto, Order Order = GlooRing, WindowTransport T, Element E, class Op>
   requires Reduction<Op, E>
@@ -90,27 +91,36 @@ void all_reduce(Communicator<T>& comm, std::span<const E> input, std::span<E> ou
                                                  [&](int member) { return protocol.line_of(operation, member).payload; });
       return protocol.finish(operation, predict::eager(input.size_bytes(), comm.size()), moved);
     }
-    if (input.size_bytes() <= detail::Block::eager_bytes) {
-      std::memcpy(protocol.stage(), input.data(), input.size_bytes());
-      auto operation = protocol.post(call, options, 0, 0);
-      protocol.await_posts(operation);
-      const auto moved =
-          detail::fold_everything(protocol, op, table, output.data(), [&](int member) { return protocol.staged(member); });
-      return protocol.finish(operation, predict::eager(input.size_bytes(), comm.size()), moved);
-    }
   }
 
   const auto& arena = *comm.arena();
-  auto operation = protocol.post(call, options, arena.offset_of(input.data(), input.size_bytes()),
-                                 arena.offset_of(output.data(), output.size_bytes()));
+  std::uint64_t input_place = arena.offset_of(input.data(), input.size_bytes());
+  std::uint64_t output_place = arena.offset_of(output.data(), output.size_bytes());
+  const bool small = std::same_as<Algorithm, Auto> && input.size_bytes() <= detail::Block::eager_bytes;
+  if (small) {
+    std::byte* const stage = protocol.stage();
+    // Registered buffers go Direct all the same, unless a second synchronisation costs more than the copy.
+    if (protocol.crowded()) input_place = Arena::private_memory;
+    if (input_place == Arena::private_memory || output_place == Arena::private_memory) {
+      input_place = Arena::private_memory;
+      stream_bytes(stage, input.data(), input.size_bytes());
+    }
+  }
+  auto operation = protocol.post(call, options, input_place, output_place);
   protocol.await_posts(operation);
   if constexpr (OneOf<Algorithm, Auto, Direct>) {
-    if (protocol.all_registered(operation)) {
+    const auto registration = protocol.registration(operation);
+    if (registration == detail::Registration::all) {
       const auto moved = detail::fold_owned<T, E>(protocol, operation, op, table);
       protocol.post_done(operation);
       protocol.await_done(operation);
       const Range owned = owned_range(table.count(), sizeof(E), comm.size(), comm.rank());
       return protocol.finish(operation, predict::direct_all_reduce(owned.size() * sizeof(E), comm.size()), moved);
+    }
+    if (small && registration == detail::Registration::none) {
+      const auto moved =
+          detail::fold_everything(protocol, op, table, output.data(), [&](int member) { return protocol.staged(member); });
+      return protocol.finish(operation, predict::eager(input.size_bytes(), comm.size()), moved);
     }
   }
   if constexpr (std::same_as<Algorithm, Direct>) {

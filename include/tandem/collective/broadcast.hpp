@@ -13,6 +13,7 @@
 #include "tandem/collective/detail/pairwise_flow.hpp"
 #include "tandem/collective/detail/ring_flow.hpp"
 #include "tandem/comm/communicator.hpp"
+#include "tandem/core/copy.hpp"
 
 namespace tandem {
 
@@ -32,7 +33,7 @@ void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOpt
   const std::uint64_t loaded = rank == root ? 0 : data.size_bytes();
   const auto load = [&](const std::byte* from) -> std::uint64_t {
     if (rank == root || data.empty()) return 0;
-    std::memcpy(data.data(), from, data.size_bytes());
+    copy_bytes(data.data(), from, data.size_bytes());
     return data.size_bytes();
   };
 
@@ -43,7 +44,7 @@ void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOpt
   if constexpr (std::same_as<Algorithm, Auto>) {
     if (data.size_bytes() <= detail::Block::eager_bytes) {
       std::byte* const stage = protocol.stage();
-      if (rank == root && !data.empty()) std::memcpy(stage, data.data(), data.size_bytes());
+      if (rank == root && !data.empty()) stream_bytes(stage, data.data(), data.size_bytes());
       auto operation = protocol.post(call, options, 0, 0);
       protocol.await_posts(operation);
       const auto moved = load(protocol.staged(root));

@@ -14,6 +14,7 @@
 #include "tandem/collective/detail/ring_flow.hpp"
 #include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
+#include "tandem/core/copy.hpp"
 #include "tandem/reduce/order.hpp"
 
 namespace tandem {
@@ -40,7 +41,7 @@ std::uint64_t reduce_scatter_by_ring(Protocol<T>& protocol, Operation& operation
 
   const Range kept = intersect(chunk, slice);
   if (!kept.empty()) {
-    std::memcpy(output + (kept.begin - slice.begin), complete.data() + (kept.begin - chunk.begin), kept.size() * sizeof(E));
+    copy_bytes(output + (kept.begin - slice.begin), complete.data() + (kept.begin - chunk.begin), kept.size() * sizeof(E));
   }
   const std::uintptr_t whole_output = reinterpret_cast<std::uintptr_t>(output) - slice.begin * sizeof(E);
   sent += exchange_and_copy<T, E>(
@@ -74,7 +75,7 @@ void reduce_scatter(Communicator<T>& comm, std::span<const E> input, std::span<E
 
   if constexpr (std::same_as<Algorithm, Auto>) {
     if (input.size_bytes() <= detail::Block::eager_bytes) {
-      if (!input.empty()) std::memcpy(protocol.stage(), input.data(), input.size_bytes());
+      if (!input.empty()) stream_bytes(protocol.stage(), input.data(), input.size_bytes());
       else protocol.stage();
       auto operation = protocol.post(call, options, 0, 0);
       protocol.await_posts(operation);

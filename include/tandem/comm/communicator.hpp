@@ -78,7 +78,7 @@ class Communicator {
       id = (id ^ static_cast<std::uint32_t>(part)) * 16777619U + 1;
     }
     Communicator child(std::make_unique<detail::Protocol<T>>(protocol_->shared_host(), std::move(members), own, id, places,
-                                                            timeout(), protocol_->pauses(), protocol_->notice()));
+                                                            timeout(), protocol_->crowded(), protocol_->notice()));
     protocol_->poison()->adopt(child.protocol_->poison());
     return child;
   }

@@ -2,7 +2,6 @@
 // How a process becomes a rank: finds out who it is, connects the transport and gives back the world's communicator.
 #pragma once
 
-#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -51,25 +50,20 @@ inline std::size_t default_arena_bytes(int ranks) {
   }
   return round_up(bytes, page_bytes);
 }
-/// Processors this process may run on.
-inline int allowed_processors() noexcept {
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 template <WindowTransport T>
 Communicator<T> make_world(T endpoint, const JoinOptions& options, std::chrono::nanoseconds timeout) {
   const int size = endpoint.size();
   const int rank = endpoint.rank();
+  const int endpoint_processors = endpoint.processors();
   auto host = std::make_shared<HostMemory<T>>(std::move(endpoint));
   // Every rank's first block lies at the same place, so the world needs no exchange before its first operation.
   const BlockPlace place = host->new_block();
   std::vector<int> members(static_cast<std::size_t>(size));
   std::iota(members.begin(), members.end(), 0);
-  const int pauses = size > allowed_processors() ? 0 : 50;
+  const bool crowded = size > endpoint_processors;
   return Communicator<T>(std::make_unique<Protocol<T>>(
       std::move(host), std::move(members), rank, 1U, std::vector<BlockPlace>(static_cast<std::size_t>(size), place), timeout,
-      pauses, options.notice));
+      crowded, options.notice));
 }
 
 }  // namespace detail

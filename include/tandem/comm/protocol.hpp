@@ -23,6 +23,7 @@
 #include "tandem/comm/ledger.hpp"
 #include "tandem/comm/poison.hpp"
 #include "tandem/comm/recorder.hpp"
+#include "tandem/core/copy.hpp"
 #include "tandem/core/backoff.hpp"
 #include "tandem/core/bytes.hpp"
 #include "tandem/core/deadline.hpp"
@@ -37,6 +38,8 @@ struct CallOptions {
 
 namespace detail {
 
+enum class Registration : std::uint8_t { none, some, all };
+
 /// An operation that this rank has announced.
 struct Operation {
   Call call;
@@ -50,7 +53,7 @@ template <WindowTransport T>
 class Protocol {
  public:
   Protocol(std::shared_ptr<HostMemory<T>> host, std::vector<int> members, int rank, std::uint32_t id,
-           const std::vector<BlockPlace>& places, std::chrono::nanoseconds timeout, int pauses,
+           const std::vector<BlockPlace>& places, std::chrono::nanoseconds timeout, bool crowded,
            std::function<void(const std::string&)> notice)
       : host_(std::move(host)),
         members_(std::move(members)),
@@ -58,7 +61,7 @@ class Protocol {
         rank_(rank),
         id_(id),
         timeout_(timeout),
-        pauses_(pauses),
+        crowded_(crowded),
         notice_(std::move(notice)),
         sent_(members_.size()),
         taken_(members_.size()) {
@@ -92,7 +95,10 @@ class Protocol {
   std::uint64_t newest() const noexcept { return sequence_; }
   const std::shared_ptr<Poison>& poison() const noexcept { return poison_; }
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
-  int pauses() const noexcept { return pauses_; }
+  /// Do ranks outnumber processors (the same answer on all of them)? Then every synchronisation costs a change of
+  /// process, and waiting yields at once.
+  bool crowded() const noexcept { return crowded_; }
+  int pauses() const noexcept { return crowded_ ? 0 : 50; }
   const std::function<void(const std::string&)>& notice() const noexcept { return notice_; }
   int endpoint_of(int member) const noexcept { return members_[static_cast<std::size_t>(member)]; }
 
@@ -151,14 +157,17 @@ class Protocol {
     }
     compare(operation);
   }
-  /// Did every rank pass registered memory (and where it gave one, an output too)? Same answer on all ranks, after
-  /// await_posts.
-  bool all_registered(const Operation& operation) const noexcept {
+  /// Whose buffers are registered, as all ranks said; the same answer on all of them, after await_posts.
+  Registration registration(const Operation& operation) const noexcept {
+    int registered = 0;
     for (int member = 0; member < size(); ++member) {
       const Line& line = line_of(operation, member);
-      if (line.input == Arena::private_memory || line.output == Arena::private_memory) return false;
+      if (line.input != Arena::private_memory && line.output != Arena::private_memory) ++registered;
     }
-    return true;
+    return registered == size() ? Registration::all : registered == 0 ? Registration::none : Registration::some;
+  }
+  bool all_registered(const Operation& operation) const noexcept {
+    return registration(operation) == Registration::all;
   }
   const Line& line_of(const Operation& operation, int member) const noexcept {
     return blocks_[static_cast<std::size_t>(member)]->lines[operation.sequence % Block::line_count];
@@ -212,7 +221,8 @@ class Protocol {
 
   // --- small messages -------------------------------------------------------------------------------------------
 
-  /// This rank's staging buffer for its next small message, Block::eager_bytes long.
+  /// This rank's staging buffer for its next small message, Block::eager_bytes long. Called alike on all ranks, also by
+  /// those that do not fill it: the turns must not drift apart.
   std::byte* stage() noexcept { return own().staging[++staged_ % 2]; }
   /// A member's staging buffer of the same turn.
   const std::byte* staged(int member) const noexcept {
@@ -223,7 +233,7 @@ class Protocol {
   std::vector<std::byte> exchange(Verb verb, std::span<const std::byte> mine, const CallOptions& options, CallSite site) {
     require_usable();
     const Call call{verb, Dtype::opaque, 0, 1, -1, 0, mine.size(), site};
-    std::memcpy(stage(), mine.data(), mine.size());
+    stream_bytes(stage(), mine.data(), mine.size());
     Operation operation = post(call, options, 0, 0);
     await_posts(operation);
     std::vector<std::byte> all;
@@ -238,7 +248,7 @@ class Protocol {
   /// Waits until `word`, which `member` writes, has reached the operation's sequence number.
   void await_word(Operation& operation, int member, const std::atomic<std::uint64_t>& word) {
     if (word.load(std::memory_order_acquire) >= operation.sequence) return;
-    Backoff backoff(pauses_);
+    Backoff backoff(pauses());
     while (true) {
       const std::uint64_t seen = word.load(std::memory_order_acquire);
       if (seen >= operation.sequence) return;
@@ -303,7 +313,7 @@ class Protocol {
     // The words of the other rank's call site are fetched only now; a peer that does not answer costs a moment.
     std::string place = "an unknown place";
     const Deadline patience = Deadline::after(std::min<std::chrono::nanoseconds>(operation.timeout, std::chrono::seconds(2)));
-    Backoff backoff(pauses_);
+    Backoff backoff(pauses());
     while (!patience.expired()) {
       if (block(member).explained.load(std::memory_order_acquire) == operation.sequence) {
         place = read_text(block(member).site);
@@ -385,7 +395,7 @@ class Protocol {
   std::uint64_t staged_ = 0;
   std::vector<std::uint64_t> pending_;  // ascending
   std::chrono::nanoseconds timeout_;
-  int pauses_;
+  bool crowded_;
   bool site_noticed_ = false;
   std::function<void(const std::string&)> notice_;
   std::vector<std::uint64_t> sent_;   // messages, by member

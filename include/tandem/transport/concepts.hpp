@@ -71,6 +71,7 @@ concept WindowTransport =
       { view.window(peer) } -> std::same_as<std::byte*>;
       { view.control() } -> std::same_as<Range>;
       { view.heap() } -> std::same_as<Range>;
+      { view.processors() } -> std::same_as<int>;  // fewest that any rank may run on: the same answer on all ranks
       endpoint.reserve(range);  // pages of the own window, before first use
       endpoint.wake(word);
       endpoint.sleep(peer, word, std::uint64_t{}, span);

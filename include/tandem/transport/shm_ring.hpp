@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -21,6 +22,7 @@
 #include "tandem/core/bytes.hpp"
 #include "tandem/core/deadline.hpp"
 #include "tandem/core/error.hpp"
+#include "tandem/core/processors.hpp"
 #include "tandem/transport/concepts.hpp"
 #include "tandem/transport/detail/spsc_ring.hpp"
 #include "tandem/transport/detail/waiting.hpp"
@@ -79,6 +81,7 @@ class ShmRing {
                         "; all ranks must pass the same join options",
                     rank, peer, "join");
       }
+      self.processors_ = std::min<int>(self.processors_, theirs.processors);
       self.windows_.push_back(std::make_shared<detail::Window>(
           detail::Window::attach(std::move(introduction.descriptors[0]), self.layout_.total)));
       self.peers_.push_back({theirs.process, std::move(introduction.descriptors[1])});
@@ -128,6 +131,7 @@ class ShmRing {
   std::byte* window(int peer) const noexcept { return windows_[static_cast<std::size_t>(peer)]->base(); }
   Range control() const noexcept { return layout_.control; }
   Range heap() const noexcept { return layout_.heap; }
+  int processors() const noexcept { return processors_; }
   void reserve(Range range) { windows_[static_cast<std::size_t>(rank_)]->reserve(range); }
   bool detach_heap(Range span, const std::vector<Range>& kept) noexcept {
     // Ranks that are threads share all their memory anyway; there is nothing to keep a straggler out of.
@@ -170,6 +174,7 @@ class ShmRing {
   struct Card {  // what a rank tells the others of itself
     Geometry geometry;
     std::int32_t process;
+    std::int32_t processors;
   };
   struct Peer {
     std::int32_t id;
@@ -202,6 +207,7 @@ class ShmRing {
     Card card{};
     card.geometry = geometry_;
     card.process = ::getpid();
+    card.processors = allowed_processors();
     return card;
   }
   static Descriptor duplicate(int descriptor) {
@@ -248,6 +254,7 @@ class ShmRing {
   int size_;
   Geometry geometry_;
   Layout layout_{};
+  int processors_ = allowed_processors();
   bool in_process_ = false;
   std::unique_ptr<unsigned char, Unmap> alive_;
   std::vector<std::shared_ptr<detail::Window>> windows_;  // by endpoint number

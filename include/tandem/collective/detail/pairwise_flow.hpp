@@ -11,6 +11,7 @@
 
 #include "tandem/collective/detail/per_rank.hpp"
 #include "tandem/comm/communicator.hpp"
+#include "tandem/core/copy.hpp"
 #include "tandem/core/bytes.hpp"
 #include "tandem/reduce/apply.hpp"
 
@@ -57,7 +58,7 @@ class PairwiseSend {
       const auto slot = out.reserve();
       if (slot.empty()) continue;
       const std::size_t count = std::min(std::max<std::size_t>(slot.size() / sizeof(E), 1), left.size());
-      std::memcpy(slot.data(), data_ + left.begin, count * sizeof(E));
+      stream_bytes(slot.data(), data_ + left.begin, count * sizeof(E));
       out.commit(count * sizeof(E));
       sent_ += count * sizeof(E);
       left.begin += count;
@@ -167,7 +168,7 @@ std::uint64_t exchange_and_copy(Protocol<T>& protocol, Operation& operation, con
       if (left[member].empty()) continue;
       const auto part = arrived_from<T, E>(protocol, operation, member, left[member].size());
       if (part.empty()) continue;
-      std::memcpy(output + left[member].begin, part.data(), part.size_bytes());
+      copy_bytes(output + left[member].begin, part.data(), part.size_bytes());
       protocol.endpoint().incoming(protocol.endpoint_of(member), Channel::collective).consume(part.size_bytes());
       left[member].begin += part.size();
       if (left[member].empty()) --open;

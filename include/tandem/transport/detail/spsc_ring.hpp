@@ -20,6 +20,7 @@
 #include <cstring>
 #include <span>
 
+#include "tandem/core/copy.hpp"
 #include "tandem/core/bytes.hpp"
 
 namespace tandem::detail {
@@ -73,7 +74,7 @@ class RingWriter {
       const auto slot = reserve();
       if (slot.empty()) break;
       const std::size_t part = std::min(slot.size(), bytes.size() - done);
-      std::memcpy(slot.data(), bytes.data() + done, part);
+      stream_bytes(slot.data(), bytes.data() + done, part);
       commit(part);
       done += part;
     }
@@ -126,7 +127,7 @@ class RingReader {
       const auto seen = peek();
       if (seen.empty()) break;
       const std::size_t part = std::min(seen.size(), bytes.size() - done);
-      std::memcpy(bytes.data() + done, seen.data(), part);
+      copy_bytes(bytes.data() + done, seen.data(), part);
       consume(part);
       done += part;
     }
