@@ -32,7 +32,7 @@ class Embeddings : public torch::nn::Module {
       : token_(register_module("token", torch::nn::Embedding(shape.vocabulary, shape.width))),
         position_(register_module("position", torch::nn::Embedding(shape.context, shape.width))) {}
 
-  at::Tensor forward(const at::Tensor& tokens) {               // [batch, time] of numbers
+  at::Tensor forward(const at::Tensor& tokens) {                             // [batch, time] of character numbers
     return token_(tokens) + position_->weight.narrow(0, 0, tokens.size(1));  // [batch, time, width]
   }
 
@@ -65,7 +65,8 @@ class Block : public torch::nn::Module {
   at::Tensor attention(const at::Tensor& packed) const {  // [batch, time, 3 * width]
     const std::int64_t batch = packed.size(0), time = packed.size(1), width = packed.size(2) / 3;
     const auto parts = packed.view({batch, time, 3, heads_, width / heads_}).permute({2, 0, 3, 1, 4}).unbind(0);
-    const at::Tensor mixed = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, /*is_causal=*/true);
+    const at::Tensor mixed =
+        at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, /*is_causal=*/true);
     return mixed.transpose(1, 2).reshape({batch, time, width});
   }
 
@@ -82,8 +83,8 @@ class Head : public torch::nn::Module {
  public:
   explicit Head(const Shape& shape)
       : norm_(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width})))),
-        logits_(register_module("logits", torch::nn::Linear(
-                                              torch::nn::LinearOptions(shape.width, shape.vocabulary).bias(false)))) {}
+        logits_(register_module(
+            "logits", torch::nn::Linear(torch::nn::LinearOptions(shape.width, shape.vocabulary).bias(false)))) {}
 
   at::Tensor forward(const at::Tensor& x) { return linear(logits_, norm_(x)); }  // [batch, time, vocabulary]
 

@@ -25,8 +25,8 @@ int checked_ranks(std::optional<int> asked, Strategy strategy, const Setting& se
   if (setting.launched_ranks && asked.value_or(*setting.launched_ranks) != *setting.launched_ranks) {
     refuse("the launcher has started " + std::to_string(*setting.launched_ranks));
   }
-  const int ranks = asked           ? *asked
-                    : setting.launched_ranks ? *setting.launched_ranks
+  const int ranks = asked                          ? *asked
+                    : setting.launched_ranks       ? *setting.launched_ranks
                     : strategy == Strategy::single ? 1
                                                    : std::max(2, setting.cores);
   if (strategy == Strategy::single && ranks != 1) {
@@ -85,7 +85,8 @@ std::variant<Options, std::string> parse(int argument_count, const char* const* 
   options.ranks = checked_ranks(ranks, options.strategy, setting);
   options.preset = *std::ranges::find(presets, preset, [](const Preset& one) { return std::string(one.name); });
   options.steps = steps.value_or(options.preset.steps);
-  if (options.steps < 1) throw InputError("--steps " + std::to_string(options.steps) + " cannot be: at least one is needed");
+  if (options.steps < 1)
+    throw InputError("--steps " + std::to_string(options.steps) + " cannot be: at least one is needed");
   if (options.data.empty()) throw InputError("no text to train on; give one with --data, or start scripts/train");
   if (!options.json.empty()) require_writable(options.json);
   return options;

@@ -23,9 +23,9 @@ struct Preset {
 };
 
 inline constexpr Preset presets[] = {
-    {"tiny", 2, 32, 2, 32, 4, 30, 2e-3, 64},          // a few seconds, for trying things out
-    {"small", 4, 128, 4, 64, 8, 1600, 2e-3, 1024},    // two to three minutes on two cores
-    {"base", 6, 384, 6, 256, 16, 5000, 1e-3, 512},    // hours on two cores
+    {"tiny", 2, 32, 2, 32, 4, 30, 2e-3, 64},        // a few seconds, for trying things out
+    {"small", 4, 128, 4, 64, 8, 1600, 2e-3, 1024},  // two to three minutes on two cores
+    {"base", 6, 384, 6, 256, 16, 5000, 1e-3, 512},  // hours on two cores
 };
 
 enum class Strategy { single, ddp };

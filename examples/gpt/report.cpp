@@ -55,8 +55,8 @@ void Progress::show(int done, double loss) {
   const double per_second = static_cast<double>(done * tokens_per_step_) / std::max(elapsed, 1e-9);
   const std::string end = last ? "took " + minutes(elapsed) : "ETA " + minutes(elapsed / done * (steps_ - done));
   std::printf("%sstep %*d/%d  loss %.3f  %s tokens/s  %s%s", terminal_ ? "\r" : "",
-              static_cast<int>(std::to_string(steps_).size()), done, steps_, loss, rate(per_second).c_str(), end.c_str(),
-              terminal_ && !last ? "   " : "\n");
+              static_cast<int>(std::to_string(steps_).size()), done, steps_, loss, rate(per_second).c_str(),
+              end.c_str(), terminal_ && !last ? "   " : "\n");
   std::fflush(stdout);
 }
 
@@ -75,9 +75,7 @@ Sha256::Sha256() : state_(std::make_unique<State>()) {
 }
 Sha256::~Sha256() { EVP_MD_CTX_free(state_->context); }
 
-void Sha256::update(std::span<const std::byte> bytes) {
-  EVP_DigestUpdate(state_->context, bytes.data(), bytes.size());
-}
+void Sha256::update(std::span<const std::byte> bytes) { EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()); }
 
 std::string Sha256::finish() {
   std::array<unsigned char, 32> digest{};
@@ -92,11 +90,13 @@ std::string Sha256::finish() {
 void print(const Options& options, const Report& report) {
   std::printf("\nheld-out loss %.3f nats per character; %lld parameters, SHA-256 %s\n", report.held_out_loss,
               static_cast<long long>(report.parameters), report.weights_sha256.c_str());
-  std::printf("\n--- sample -------------------------------------------------------------------\n%s\n", report.sample.c_str());
+  std::printf("\n--- sample -------------------------------------------------------------------\n%s\n",
+              report.sample.c_str());
   std::printf("------------------------------------------------------------------------------\n\n");
   if (report.weights_differing) {
     std::printf("verified: %lld of %lld weights differ from a run in one process that emulates the %d ranks\n",
-                static_cast<long long>(*report.weights_differing), static_cast<long long>(report.parameters), options.ranks);
+                static_cast<long long>(*report.weights_differing), static_cast<long long>(report.parameters),
+                options.ranks);
   }
   std::printf("bytes moved: %llu predicted, %llu measured\n", static_cast<unsigned long long>(report.bytes_predicted),
               static_cast<unsigned long long>(report.bytes_measured));

@@ -27,7 +27,12 @@ std::u32string decode_utf8(std::string_view bytes) {
   characters.reserve(bytes.size());
   for (std::size_t at = 0; at < bytes.size();) {
     const auto lead = static_cast<unsigned char>(bytes[at]);
-    const std::size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+    const std::size_t length = lead < 0x80   ? 1
+                               : lead < 0xC2 ? 0
+                               : lead < 0xE0 ? 2
+                               : lead < 0xF0 ? 3
+                               : lead < 0xF5 ? 4
+                                             : 0;
     if (length == 0 || at + length > bytes.size()) not_utf8(at);
     char32_t character = length == 1 ? lead : lead & (0xFFU >> (length + 1));
     for (std::size_t i = 1; i < length; ++i) {
