@@ -226,11 +226,8 @@ inline Identity identity_from_environment() {
   result.rank = rank.value_or(0);
   result.size = size.value_or(1);
   result.local_rank = local_rank.value_or(result.rank);
-  int all_here = result.size;
-  if (result.source == "Slurm") {
-    all_here = static_cast<int>(detail::slurm_local_size().value_or(result.size));
-  }
-  result.local_size = local_size.value_or(all_here);
+  const auto slurm_here = detail::inside_srun() ? detail::slurm_local_size() : std::nullopt;
+  result.local_size = local_size.value_or(static_cast<int>(slurm_here.value_or(result.size)));
   if (result.local_size > result.size || result.local_rank >= result.local_size) {
     throw Error(ErrorKind::environment, "tandem: rank " + std::to_string(result.local_rank) + " of " +
                                             std::to_string(result.local_size) + " on this host does not fit rank " +
