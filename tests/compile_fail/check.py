@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""check.py COMPILER FLAGS-FILE CASE.cpp
+"""check.py COMPILER FLAGS-FILE CASE.cpp [HEADER]         HEADER is included first; HEADER.gch makes that quick
+check.py --precompile COMPILER FLAGS-FILE HEADER         writes HEADER.gch
 
 A case has one line `// expect: text`. It must compile as it is, and with TANDEM_SHOULD_FAIL defined fail with exactly
 one error, which contains the text. -fsyntax-only: nothing is written, so cases may run side by side.
@@ -8,25 +9,34 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 
 
-def compile_case(compiler, flags, case, *more):
-    command = [compiler, f"@{flags}", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Werror",
-               "-fdiagnostics-color=never", *more, case]
+def run(compiler, flags, *arguments):
+    command = [compiler, f"@{flags}", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fdiagnostics-color=never", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
     return done.returncode, done.stdout + done.stderr
 
 
-def main():
-    compiler, flags, case = sys.argv[1:]
+def precompile(compiler, flags, header):
+    status, output = run(compiler, flags, "-x", "c++-header", header, "-o", f"{header}.gch")
+    return output if status != 0 else None
+
+
+def check(compiler, flags, case, header=None):
+    first = ["-include", header] if header else []
     with open(case) as source:
         expected = re.findall(r"^// expect: (.*\S)\s*$", source.read(), re.M)
     if len(expected) != 1:
         return f"needs exactly one line '// expect: text', has {len(expected)}"
-    status, output = compile_case(compiler, flags, case)
+    status, output = run(compiler, flags, "-fsyntax-only", *first, case)
     if status != 0:
         return f"must compile without TANDEM_SHOULD_FAIL, but:\n{output}"
-    status, output = compile_case(compiler, flags, case, "-DTANDEM_SHOULD_FAIL")
+    # The macro stands in a file of its own: a -D would not be the precompiled header's, which would then be left out.
+    with tempfile.NamedTemporaryFile("w", suffix=".hpp") as fail:
+        fail.write("#define TANDEM_SHOULD_FAIL\n")
+        fail.flush()
+        status, output = run(compiler, flags, "-fsyntax-only", *first, "-include", fail.name, case)
     if status == 0:
         return f"compiles with TANDEM_SHOULD_FAIL, but should say: {expected[0]}"
     errors = re.findall(r"^.*?(?:fatal )?error: .*$", output, re.M)
@@ -38,8 +48,15 @@ def main():
     return None
 
 
+def main():
+    if sys.argv[1] == "--precompile":
+        return precompile(*sys.argv[2:])
+    problem = check(*sys.argv[1:])
+    return f"{sys.argv[3]}: {problem}" if problem else None
+
+
 if __name__ == "__main__":
     problem = main()
     if problem:
-        print(f"{sys.argv[-1]}: {problem}")
+        print(problem)
     sys.exit(1 if problem else 0)
