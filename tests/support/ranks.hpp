@@ -27,9 +27,9 @@ struct Ending {
   bool clean() const noexcept { return code == 0 && signal == 0; }
 };
 
-/// Forks `count` ranks with TANDEM_RANK, TANDEM_SIZE, TANDEM_LOCAL_RANK, TANDEM_LOCAL_SIZE and TANDEM_RENDEZVOUS set, runs
-/// body(rank) in each, and waits for all. CHECK and REQUIRE work inside. A rank alive at the limit is killed (also when
-/// it is stopped). The caller must not have started threads, nor have called libtorch.
+/// Forks `count` ranks with TANDEM_RANK, TANDEM_SIZE, TANDEM_LOCAL_RANK, TANDEM_LOCAL_SIZE and TANDEM_RENDEZVOUS set,
+/// runs body(rank) in each, and waits for all. CHECK and REQUIRE work inside. A rank alive at the limit is killed (also
+/// when it is stopped). The caller must not have started threads, nor have called libtorch.
 std::vector<Ending> run_ranks(int count, const std::function<void(int rank)>& body,
                               std::chrono::seconds limit = std::chrono::seconds(40));
 
