@@ -3,7 +3,12 @@
 
 # Everything that a program of this project is compiled with beyond the library's own requirements.
 add_library(tandem_own_flags INTERFACE)
-target_compile_options(tandem_own_flags INTERFACE -Wall -Wextra -Wpedantic -Werror)
+target_compile_options(tandem_own_flags INTERFACE -Wall -Wextra -Wpedantic)
+# Off where somebody only wants to run a program (scripts/train): a newer compiler may warn of something new.
+option(TANDEM_WERROR "Warnings in this project's own programs are errors" ON)
+if(TANDEM_WERROR)
+  target_compile_options(tandem_own_flags INTERFACE -Werror)
+endif()
 set(TANDEM_SANITIZE "" CACHE STRING "What -fsanitize= is given for tests: address,undefined or thread")
 if(TANDEM_SANITIZE)
   target_compile_options(tandem_own_flags INTERFACE
