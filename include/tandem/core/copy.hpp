@@ -28,8 +28,9 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) noexcept {
   constexpr std::size_t small = 1024;
   if (bytes > small) {
     for (; bytes >= 4 * sizeof(detail::CopyBlock); bytes -= 64, d += 64, s += 64) {
-      const auto* const in = reinterpret_cast<const detail::CopyBlock*>(s);
-      auto* const out = reinterpret_cast<detail::CopyBlock*>(d);
+      // Not auto: deduction drops the alignment of 1, and g++ then stores with instructions that fault.
+      const detail::CopyBlock* const in = reinterpret_cast<const detail::CopyBlock*>(s);
+      detail::CopyBlock* const out = reinterpret_cast<detail::CopyBlock*>(d);
       const detail::CopyBlock a = in[0], b = in[1], c = in[2], e = in[3];
       out[0] = a;
       out[1] = b;
