@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks as threads over one mapping, for laws that ThreadSanitizer has to see both ends of. A rank that fails lets go
+// of its communicator, so the others learn of it instead of waiting.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tandem/comm/join.hpp"
+
+namespace tandem::test {
+
+using World = Communicator<ShmRing>;
+
+/// Generous: it ends a test that hangs, and must not end one that is merely slow under a sanitizer.
+inline constexpr std::chrono::seconds law_timeout{120};
+
+/// Runs body(world) on one thread for each of `worlds`, and takes them along.
+inline void on_worlds(std::vector<World> worlds, const std::function<void(World&)>& body) {
+  std::vector<std::thread> threads;
+  for (auto& world : worlds) {
+    threads.emplace_back([&body, own = std::move(world)]() mutable {
+      World mine(std::move(own));
+      const int rank = mine.rank();
+      const int size = mine.size();
+      try {
+        body(mine);
+      } catch (const std::exception& error) {
+        FAIL_CHECK("rank " << rank << " of " << size << " threw: " << error.what());
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+/// The in-process world of `ranks` ranks.
+inline void on_threads(int ranks, const std::function<void(World&)>& body, JoinOptions options = {}) {
+  if (!options.timeout) options.timeout = law_timeout;
+  on_worlds(join_threads(ranks, options), body);
+}
+
+/// The same over rings of the smallest slots that are allowed, so that wrap-around and full rings are usual.
+inline void on_threads_with_small_rings(int ranks, const std::function<void(World&)>& body) {
+  ShmRing::Geometry geometry{};
+  geometry.heap_bytes = std::size_t{64} << 20;
+  geometry.collective_slot_bytes = 4096;
+  geometry.message_slot_bytes = 256;
+  std::vector<World> worlds;
+  for (auto& endpoint : ShmRing::connect_threads(ranks, geometry)) {
+    worlds.push_back(detail::make_world(std::move(endpoint), JoinOptions{}, law_timeout));
+  }
+  on_worlds(std::move(worlds), body);
+}
+
+}  // namespace tandem::test
