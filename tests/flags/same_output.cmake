@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# Runs every program of PROGRAMS and fails unless all print the same; used by ctest.
+set(expected "")
+foreach(program IN LISTS PROGRAMS)
+  execute_process(COMMAND "${program}" OUTPUT_VARIABLE output RESULT_VARIABLE status)
+  if(NOT status EQUAL 0 OR output STREQUAL "")
+    message(FATAL_ERROR "${program} ended with ${status}: ${output}")
+  endif()
+  if(expected STREQUAL "")
+    set(expected "${output}")
+  elseif(NOT output STREQUAL expected)
+    message(FATAL_ERROR "${program} printed other bits:\n${output}instead of\n${expected}")
+  endif()
+endforeach()
+list(LENGTH PROGRAMS count)
+message(STATUS "${count} builds agree: ${expected}")
