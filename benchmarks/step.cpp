@@ -97,8 +97,8 @@ std::vector<Result> run(Team& team, Communicator<ShmRing>& world, tandem_oracle:
   const auto alone = fresh();
   const auto parameters_of = [](const std::shared_ptr<Module>& module) { return module->parameters(); };
 
-  Trainer<std::shared_ptr<Module>, Ddp<>, ShmRing> trainer(world, ours, job.loss,
-                                                           [&](std::vector<at::Tensor> owned) { return job.optimizer(owned); });
+  Trainer<Module, Ddp<>, ShmRing> trainer(world, ours, job.loss,
+                                          [&](std::vector<at::Tensor> owned) { return job.optimizer(owned); });
   tandem_oracle::ReducerOracle reducer(group, parameters_of(theirs));
   const auto their_optimizer = job.optimizer(parameters_of(theirs));
   const auto lone_optimizer = job.optimizer(parameters_of(alone));
@@ -136,7 +136,7 @@ std::vector<Result> run(Team& team, Communicator<ShmRing>& world, tandem_oracle:
       if (step >= 0) samples[peer * steps + static_cast<std::size_t>(step)] = seconds;
     }
   }
-  team.tally(team.rank()) = differing_bits(trainer.model()->parameters(), parameters_of(theirs));
+  team.tally(team.rank()) = differing_bits(trainer.model().parameters(), parameters_of(theirs));
   team.align();
   std::vector<Result> results;
   for (std::size_t peer = 0; peer < peers.size(); ++peer) {
