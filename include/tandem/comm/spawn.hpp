@@ -114,11 +114,11 @@ class Supervisor {
         rank.output[i].finish(outlets_[i]);
       }
     }
-    // A reader that has stopped reading holds the end up, as it would for any program, until a signal comes.
-    deadline_ = Deadline::never();
-    for (const int before = interrupted_; interrupted_ == before && !urgent_;) {
-      if (!outlets_[0].waiting() && !outlets_[1].waiting()) break;
+    // A reader that has stopped reading holds the end up, as it would for any program; but not against a signal.
+    deadline_ = interrupted_ != 0 ? Deadline::after(options_.farewell) : Deadline::never();
+    for (const int before = interrupted_; outlets_[0].waiting() || outlets_[1].waiting();) {
       wait();
+      if (interrupted_ != before || urgent_ || deadline_.expired()) break;
     }
     return interrupted_ != 0 ? 128 + interrupted_ : status_;
   }
@@ -180,7 +180,11 @@ class Supervisor {
     for (int stream = 0; stream < 2 && options_.prefix_output; ++stream) {
       ::dup2(streams[static_cast<std::size_t>(stream)].write.get(), stream + 1);
     }
-    if (options_.prefix_output) std::setvbuf(stdout, nullptr, _IOLBF, 0);
+    if (options_.prefix_output) {
+      // With a buffer of its own, because glibc goes on buffering whole blocks when stdout had been used before.
+      static std::array<char, 4096> buffer;
+      std::setvbuf(stdout, buffer.data(), _IOLBF, buffer.size());
+    }
     if (rank > 0) {  // input goes to rank 0, as with mpirun: shared by all it would be dealt out at random
       const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
       if (nothing) ::dup2(nothing.get(), 0);
