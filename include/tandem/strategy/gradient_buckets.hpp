@@ -132,6 +132,8 @@ class GradientBuckets {
     unsigned hook = 0;
   };
 
+  // The user's call cannot be known inside a hook; this says more than the hook's own place would.
+  static constexpr CallSite backward_site{"a gradient bucket", "Trainer::backward", 0};
   // Far below the communicator's limit, and more than a backward ever has in flight unless buckets are tiny.
   static constexpr std::size_t most_under_way = 16;
 
@@ -220,7 +222,7 @@ class GradientBuckets {
     const Average average{1.0 / comm_.size()};
     const auto begin = [&](auto element) {
       using E = decltype(element);
-      under_way_.emplace_back(std::in_place_type<Pending<E>>, begin_all_reduce(comm_, view.template as<E>(), average));
+      under_way_.emplace_back(std::in_place_type<Pending<E>>, begin_all_reduce(comm_, view.template as<E>(), average, {}, backward_site));
     };
     switch (view.dtype) {
       case Dtype::float64: return begin(double{});

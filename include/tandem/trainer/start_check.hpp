@@ -31,7 +31,7 @@ inline std::string fact_of(const NamedParameter& parameter) {
 /// amounts: parameters (names, shapes, dtypes, order, layout, which are frozen), buffers, threads, CPU capability.
 template <class T>
 void check_start(Communicator<T>& replicas, const std::vector<NamedParameter>& parameters,
-                 const std::vector<NamedParameter>& buffers, const std::string& options) {
+                 const std::vector<NamedParameter>& buffers, const std::vector<Fact>& options) {
   require_agreement(replicas,
                     {{"the number of intra-op threads", std::to_string(at::get_num_threads())},
                      {"ATen's CPU capability", at::get_cpu_capability()}},
@@ -45,7 +45,7 @@ void check_start(Communicator<T>& replicas, const std::vector<NamedParameter>& p
     facts.push_back({"buffer " + std::to_string(i), fact_of(buffers[i])});
   }
   require_agreement(replicas, facts, "build the same model on all ranks");
-  require_agreement(replicas, {{"the option string", options}}, "pass the same TrainerOptions on all ranks");
+  require_agreement(replicas, options, "construct the Trainer alike on all ranks");
 }
 
 /// Every tensor becomes that of rank 0, bit for bit, of whatever dtype; strides stay as they are. Leaves that require

@@ -237,15 +237,16 @@ class Trainer {
 
   void add_up_locally(int change) noexcept { local_ += change; }
 
-  std::string option_facts() const {
-    std::string text = std::string(Strategy::name) + ", bucket caps";
+  std::vector<detail::Fact> option_facts() const {
+    std::string caps = options_.buckets.from_first_step ? "from step 1:" : "";
     for (const std::size_t cap : options_.buckets.bytes) {
-      text += ' ';  // not " " + ..., of which g++ 12 warns falsely at -O3 (-Wrestrict)
-      text += std::to_string(cap);
+      if (!caps.empty()) caps += ' ';  // not " " + ..., of which g++ 12 warns falsely at -O3 (-Wrestrict)
+      caps += std::to_string(cap);
     }
-    if (options_.buckets.from_first_step) text += " from step 1";
-    text += options_.clip_norm ? ", clip_norm " + std::to_string(*options_.clip_norm) : ", no clip_norm";
-    return text + ", after_update " + std::to_string(static_cast<int>(options_.after_update));
+    return {{"the strategy", Strategy::name},
+            {"TrainerOptions::buckets", caps},
+            {"TrainerOptions::clip_norm", options_.clip_norm ? std::to_string(*options_.clip_norm) : "unset"},
+            {"TrainerOptions::after_update", std::to_string(static_cast<int>(options_.after_update))}};
   }
 
   /// Runs f; when an exception leaves it, the peers are told why this rank will not come to the next collective.

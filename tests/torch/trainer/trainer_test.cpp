@@ -269,9 +269,25 @@ TEST_CASE("the first difference between ranks is named on all of them, with both
     CHECK(refusal([&](auto& world) {
             NetImpl net;
             if (rank == odd) net.register_parameter("extra", at::zeros({2}));
-            if (rank == 0) net.register_buffer("mean", at::zeros({3}));
             Trainer{world, net, squared, sgd};
-          }).find("extra") != std::string::npos);
+          }) == "tandem: parameter 0 is \"first.weight\" float32 [8, 4] on rank 0 and \"extra\" float32 [2]" + on_odd +
+                    "; build the same model on all ranks");
+  });
+  tandem::test::on_ranks(ranks, [&](int rank) {
+    CHECK(refusal([&](auto& world) {
+            NetImpl net;
+            if (rank == 0) net.second->register_parameter("zoom", at::zeros({2}));
+            Trainer{world, net, squared, sgd};
+          }) == "tandem: parameter 3 is \"second.zoom\" float32 [2] on rank 0 and missing on rank 1; build the same model on "
+                "all ranks");
+  });
+  tandem::test::on_ranks(ranks, [&](int rank) {
+    CHECK(refusal([&](auto& world) {
+            NetImpl net;
+            net.register_buffer("mean", at::zeros({rank == odd ? 4 : 3}));
+            Trainer{world, net, squared, sgd};
+          }) == "tandem: buffer 0 is \"mean\" float32 [3] on rank 0 and \"mean\" float32 [4]" + on_odd +
+                    "; build the same model on all ranks");
   });
   tandem::test::on_ranks(ranks, [&](int rank) {
     CHECK(refusal([&](auto& world) { Trainer{world, NetImpl(), squared, sgd, {.intra_op_threads = rank == odd ? 2 : 1}}; }) ==
@@ -281,7 +297,8 @@ TEST_CASE("the first difference between ranks is named on all of them, with both
   tandem::test::on_ranks(ranks, [&](int rank) {
     CHECK(refusal([&](auto& world) {
             Trainer{world, NetImpl(), squared, sgd, {.clip_norm = rank == odd ? 2.0 : 1.0}};
-          }).find("clip_norm 1.000000 on rank 0 and") != std::string::npos);
+          }) == "tandem: TrainerOptions::clip_norm is 1.000000 on rank 0 and 2.000000" + on_odd +
+                    "; construct the Trainer alike on all ranks");
   });
   tandem::test::on_ranks(ranks, [&](int rank) {
     ::setenv("ATEN_CPU_CAPABILITY", "default", rank == odd ? 1 : 0);
