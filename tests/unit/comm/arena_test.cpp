@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arena: what it hands out, what it calls registered, how it grows, and what a failure leaves of it.
+#include "tandem/comm/arena.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+using namespace tandem;
+
+namespace {
+
+/// An arena over plain memory, which notes what it asks of its transport.
+struct Host {
+  static constexpr std::size_t bytes = std::size_t{64} << 20;
+  std::unique_ptr<std::byte[]> memory{new (std::align_val_t{page_bytes}) std::byte[bytes + page_bytes]};
+  std::size_t limit = bytes;
+  std::vector<Range> reserved{};
+  std::vector<Range> kept{};
+  int detached = 0;
+  Arena arena{memory.get(), {page_bytes, bytes},
+              [this](Range range) {
+                if (range.end > limit) throw Error(ErrorKind::system, "tandem: no memory");
+                reserved.push_back(range);
+              },
+              [this](Range, const std::vector<Range>& ranges) {
+                ++detached;
+                kept = ranges;
+                return true;
+              }};
+  ~Host() { ::operator delete[](memory.release(), std::align_val_t{page_bytes}); }
+};
+
+}  // namespace
+
+TEST_CASE("the arena gives aligned, disjoint memory and knows what is in it") {
+  Host host;
+  auto* const small = static_cast<std::byte*>(host.arena.allocate(5));
+  auto* const large = static_cast<std::byte*>(host.arena.allocate(10000));
+  CHECK(reinterpret_cast<std::uintptr_t>(small) % 128 == 0);
+  CHECK(reinterpret_cast<std::uintptr_t>(large) % page_bytes == 0);
+  CHECK(host.arena.offset_of(small, 5) == static_cast<std::uint64_t>(small - host.memory.get()));
+  CHECK(host.arena.contains(large + 17, 10000 - 17));
+  CHECK_FALSE(host.arena.contains(host.memory.get(), 8));              // before the heap
+  CHECK_FALSE(host.arena.contains(large, Host::bytes));                // reaches past what is reserved
+  CHECK_FALSE(host.arena.contains(large, ~std::size_t{0}));            // wraps around
+  int outside = 0;
+  CHECK_FALSE(host.arena.contains(&outside, sizeof outside));
+  host.arena.release(small);
+  host.arena.release(large);
+  host.arena.release(nullptr);
+}
+
+TEST_CASE("the arena grows in few steps, and by what is needed when a large step fails") {
+  Host host;
+  for (int i = 0; i < 1000; ++i) host.arena.allocate(1000);
+  CHECK(host.reserved.size() == 1);
+  host.limit = std::size_t{12} << 20;  // another 8 MiB are not to be had, 2 are
+  CHECK(host.arena.allocate(std::size_t{9} << 20) != nullptr);
+  try {
+    host.arena.allocate(std::size_t{20} << 20);
+    FAIL("memory that is not there");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::system);
+  }
+  // What failed left no trace: the same range can be had once there is memory.
+  host.limit = Host::bytes;
+  CHECK(host.arena.allocate(std::size_t{20} << 20) != nullptr);
+}
+
+TEST_CASE("the arena names its size when it is full") {
+  Host host;
+  try {
+    host.arena.allocate(Host::bytes);
+    FAIL("more than there is");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::system);
+    CHECK(std::string(error.what()).find("arena_bytes") != std::string::npos);
+  }
+}
+
+TEST_CASE("after a failure nothing in the arena is registered, its memory stays, and it does not grow") {
+  Host host;
+  void* const first = host.arena.allocate(300);
+  void* const second = host.arena.allocate(5000);
+  host.arena.detach();
+  host.arena.detach();
+  CHECK(host.detached == 1);
+  CHECK(host.kept.size() == 2);
+  CHECK(host.arena.detached());
+  CHECK_FALSE(host.arena.contains(first, 300));
+  CHECK(host.arena.allocate(100) != nullptr);  // from pages that are there already
+  CHECK_THROWS_AS(host.arena.allocate(std::size_t{9} << 20), Error);
+  host.arena.release(first);
+  host.arena.release(second);
+}
+
+TEST_CASE("several threads use the arena") {
+  Host host;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&host, thread] {
+      std::vector<std::pair<unsigned char*, std::size_t>> mine;
+      for (std::size_t i = 0; i < 500; ++i) {
+        const std::size_t bytes = 1 + i * 37 % 6000;
+        auto* const memory = static_cast<unsigned char*>(host.arena.allocate(bytes));
+        std::memset(memory, thread + 1, bytes);
+        mine.emplace_back(memory, bytes);
+        if (i % 3 == 0) {
+          host.arena.release(mine.front().first);
+          mine.erase(mine.begin());
+        }
+      }
+      for (const auto& [memory, bytes] : mine) {
+        for (std::size_t i = 0; i < bytes; ++i) {
+          if (memory[i] != thread + 1) FAIL_CHECK("another thread's memory");
+        }
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(host.reserved.size() >= 1);
+}
+
+TEST_CASE("an array in the arena gives its memory back once") {
+  Host host;
+  const std::shared_ptr<Arena> arena(&host.arena, [](Arena*) {});
+  {
+    ArenaArray<float> array(arena, 100);
+    std::iota(array.begin(), array.end(), 0.0F);
+    ArenaArray<float> moved(std::move(array));
+    CHECK(moved.size() == 100);
+    CHECK(moved[99] == 99.0F);
+    CHECK(host.arena.contains(moved.data(), 400));
+    ArenaArray<float> other(arena, 7);
+    other = std::move(moved);
+    CHECK(other.size() == 100);
+  }
+  host.arena.detach();
+  CHECK(host.kept.empty());  // all was given back
+}
