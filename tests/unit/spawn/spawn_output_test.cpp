@@ -127,7 +127,7 @@ TEST_CASE("a process that a rank leaves behind with the pipe holds nobody up") {
       if (child == 0) {
         ::prctl(PR_SET_PDEATHSIG, 0);
         notes->process[rank_here()] = ::getpid();
-        pause_for(3);
+        pause_for(30);
         ::_exit(0);
       }
       put(1, "done\n");
@@ -135,7 +135,7 @@ TEST_CASE("a process that a rank leaves behind with the pipe holds nobody up") {
     }, prefixed());
   });
   CHECK(outcome.status == 0);
-  CHECK(outcome.seconds < 2);
+  CHECK(outcome.seconds < 8);
   CHECK(lines_by_rank(outcome.out).size() == 2);
   for (int rank = 0; rank < 2; ++rank) {
     if (notes->process[rank] > 0) ::kill(notes->process[rank], SIGKILL);
@@ -160,7 +160,7 @@ TEST_CASE("Ctrl-C works when nobody reads what the ranks print") {
   pause_for(0.3);  // by now all buffers are full
   ::kill(program.process(), SIGINT);
   const Outcome outcome = program.finish(10);
-  CHECK(outcome.seconds < 4);
+  CHECK(outcome.seconds < 8);
   CHECK(outcome.status == 128 + SIGINT);
   CHECK(all_end(notes, 2, 0));
   ::close(ends[0]);

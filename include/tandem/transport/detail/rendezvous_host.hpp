@@ -314,7 +314,7 @@ class RendezvousHost {
     send_message(guest.socket.get(), meeting_.header(MessageKind::welcome, 0));  // closed: the next read says so
   }
 
-  /// Tells the guests why it failed, first those who have come; those who are on their way have half a second to hear it
+  /// Tells the guests why it failed, first those who have come; those who are on their way have a second to hear it
   /// too, instead of waiting for a rank 0 that is gone. Who was told and knocks again is in the next meeting already: it
   /// gets no answer, and finds the name free in a moment.
   void tell_all(const Error& cause) noexcept {
@@ -329,7 +329,7 @@ class RendezvousHost {
         if (guest.rank >= 0) tell(guest);
       }
       std::erase_if(guests_, [](const Guest& guest) { return guest.rank >= 0; });
-      const auto until = Deadline::after(std::chrono::milliseconds(cause.kind() == ErrorKind::timeout ? 0 : 500));
+      const auto until = Deadline::after(std::chrono::milliseconds(cause.kind() == ErrorKind::timeout ? 0 : 1000));
       while (listener_ && static_cast<int>(told.size()) < meeting_.size && !until.expired()) {
         wait(until);
         for (Guest& guest : guests_) {
