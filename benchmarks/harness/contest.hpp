@@ -127,6 +127,7 @@ std::uint64_t run_block(Team& team, Pattern<T>& pattern, const Case& which, cons
     const auto start = Timer::now();
     for (int i = 0; i < entry.calls_per_sample; ++i) entry.operate();
     const auto end = Timer::now();
+    team.align();  // nobody fills or checks while another rank, perhaps on the same processor, is still being timed
     if (call >= 0) {
       samples[place++] = std::chrono::duration<double>(end - start).count() / entry.calls_per_sample;
     }

@@ -60,13 +60,16 @@ class Pattern {
   /// Elements of [first, first + count) that are not the sum over the given ranks (one rank: its value).
   std::uint64_t wrong(const T* data, std::size_t first, std::size_t count, Range ranks, std::uint64_t turn) {
     const std::size_t used = std::min(count, period);
-    for (std::size_t i = 0; i < used; ++i) {
-      int sum = 0;
-      for (std::size_t rank = ranks.begin; rank < ranks.end; ++rank) {
-        sum += numbers_[(first + i + phase(static_cast<int>(rank), turn)) % period];
-      }
-      expected_[i] = small_integer<T>(sum);
+    std::fill_n(sums_.begin(), used, std::uint8_t{0});
+    for (std::size_t rank = ranks.begin; rank < ranks.end; ++rank) {
+      for_each_run(used, (first + phase(static_cast<int>(rank), turn)) % period,
+                   [&](std::size_t at, std::size_t from, std::size_t length) {
+                     for (std::size_t i = 0; i < length; ++i) {
+                       sums_[at + i] = static_cast<std::uint8_t>(sums_[at + i] + numbers_[from + i]);
+                     }
+                   });
     }
+    for (std::size_t i = 0; i < used; ++i) expected_[i] = small_integer<T>(sums_[i]);
     std::uint64_t differing = 0;
     for_each_run(count, 0, [&](std::size_t at, std::size_t from, std::size_t length) {
       if (std::memcmp(data + at, expected_.data() + from, length * sizeof(T)) == 0) return;
@@ -93,6 +96,7 @@ class Pattern {
 
   std::array<std::uint8_t, period> numbers_{};
   std::array<T, period> line_{};
+  std::array<std::uint8_t, period> sums_{};
   std::vector<T> expected_;
 };
 
