@@ -69,15 +69,18 @@ inline bool present(const LauncherVariables& one) {
   return environment(one.rank) || environment(one.size);
 }
 
-/// "12" or, with the moment it started, "12@5678": process numbers alone repeat, in containers at once.
+/// "12@5678 pid:[4026531836]": a process, the moment it started, the namespace that numbers it. Each alone repeats: numbers
+/// are used again, and containers that share a network count from 1 and start in the same hundredth of a second.
 inline std::string process_key(pid_t process) {
   std::string key = std::to_string(process);
   std::ifstream file("/proc/" + key + "/stat");
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   std::size_t at = text.rfind(')');  // the program's name before it may hold spaces
   for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
-  if (at == std::string::npos) return key;
-  return key + "@" + text.substr(at + 1, text.find(' ', at + 1) - at - 1);
+  if (at != std::string::npos) key += "@" + text.substr(at + 1, text.find(' ', at + 1) - at - 1);
+  std::array<char, 64> space{};
+  if (::readlink("/proc/self/ns/pid", space.data(), space.size() - 1) > 0) key += " " + std::string(space.data());
+  return key;
 }
 
 /// What is the same for all ranks that one launcher process started, even through a wrapper script: the process at the
