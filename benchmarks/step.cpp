@@ -33,7 +33,7 @@ namespace {
 
 struct Options {
   int ranks = 2;
-  int steps = 12;
+  int steps = 15;
   int warm_up = 4;  // the second step lays the buckets out anew
   bool pin = false;
   std::vector<std::string> models;
@@ -128,11 +128,13 @@ std::vector<Result> run(Team& team, Communicator<ShmRing>& world, tandem_oracle:
   const auto steps = static_cast<std::size_t>(options.steps);
   for (int step = -options.warm_up; step < options.steps; ++step) {
     const Batch& batch = batches[static_cast<std::size_t>(step + options.warm_up) % batches.size()];
-    for (std::size_t peer = 0; peer < peers.size(); ++peer) {
+    for (std::size_t turn = 0; turn < peers.size(); ++turn) {
+      const std::size_t peer = (turn + static_cast<std::size_t>(step + options.warm_up)) % peers.size();  // each goes first
       team.align();
       const auto start = Timer::now();
       peers[peer].second(batch);
       const double seconds = std::chrono::duration<double>(Timer::now() - start).count();
+      team.align();
       if (step >= 0) samples[peer * steps + static_cast<std::size_t>(step)] = seconds;
     }
   }
