@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data-parallel training by N ranks, emulated by one process in plain libtorch operations: what --verify holds the real
-// run against. Written from the rules alone (docs/decisions/0003_order_of_addition.md) and must not use the library, not even its
-// tables, or it would prove nothing.
+// run against. Written from the rules alone (docs/decisions/0003_order_of_addition.md) and must not use the library,
+// not even its tables, or it would prove nothing.
 #pragma once
 
 #include <torch/torch.h>

@@ -3,8 +3,11 @@
 #include "gpt/text.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <system_error>
+#include <utility>
 
 namespace gpt {
 namespace {
@@ -17,8 +20,8 @@ namespace {
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  // A folder opens as a file on Linux, and fails only when it is read.
-  if (!file || file.peek(), file.bad()) throw InputError("cannot read the file " + path);
+  std::error_code ignored;  // a folder can be opened on Linux, but not read
+  if (!file || std::filesystem::is_directory(path, ignored)) throw InputError("cannot read the file " + path);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
