@@ -89,6 +89,38 @@ def steps(rows):
     return [table(head, lines)] if lines else []
 
 
+def summary(rows):
+    """What a README has room for: one dtype, 2 ranks, a handful of sizes, fp32 all-reduce."""
+    find = {(row["bytes"], row["registered"], row["peer"]): row for row in rows
+            if (row["verb"], row["dtype"], row["ranks"]) == ("all_reduce", "float32", 2)}
+    lines = []
+    for count in (8, 1 << 10, 16 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20):
+        found = [find.get((count, kind, peer)) for kind, peer in
+                 ((True, "gloo"), (True, "tandem"), (False, "gloo"), (False, "tandem"))]
+        if None in found:
+            continue
+        gloo, registered, gloo_again, private = found
+        lines.append([size(count), f"{number(gloo['median_us'])} us", f"{number(private['median_us'])} us",
+                      f"{gloo_again['ratio']:.0f}x" if gloo_again["ratio"] >= 10 else f"{gloo_again['ratio']:.1f}x",
+                      f"{number(registered['median_us'])} us",
+                      f"{gloo['ratio']:.0f}x" if gloo["ratio"] >= 10 else f"{gloo['ratio']:.1f}x"])
+    head = ["all_reduce, fp32, 2 ranks", "gloo", "tandem, any buffer", "", "tandem, arena buffer", ""]
+    return [table(head, lines)] if lines else []
+
+
+def replace_in(path, name, text):
+    """Puts `text` between <!-- begin NAME --> and <!-- end NAME -->; says whether the page has such a place."""
+    with open(path, encoding="utf-8") as file:
+        page = file.read()
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    if begin not in page or end not in page:
+        return False
+    head, rest = page.split(begin, 1)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"{head}{begin}\n{text}\n{end}{rest.split(end, 1)[1]}")
+    return True
+
+
 def read(paths):
     rows = []
     for path in paths:
@@ -126,6 +158,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", nargs="*", help="files of rows, one JSON object per line")
     parser.add_argument("--circumstances", help="file whose text goes below the tables")
+    parser.add_argument("--into", action="append", default=[], metavar="PAGE",
+                        help="put the tables into this page, between its <!-- begin NAME --> and <!-- end NAME -->: "
+                             "summary, all_reduce, verbs, step")
     parser.add_argument("--check", action="store_true", help="only check keys and results; for tests")
     parser.add_argument("--describe", action="store_true", help="only print the circumstances")
     parser.add_argument("--compiler", default="g++")
@@ -152,10 +187,21 @@ def main():
         for row in bad:
             print(f"table: wrong: {row}", file=sys.stderr)
         return 1 if bad else 0
-    parts = collectives([row for row in rows if "verb" in row]) + steps([row for row in rows if "model" in row])
+    calls = [row for row in rows if "verb" in row]
+    notes = []
     if arguments.circumstances:
         with open(arguments.circumstances, encoding="utf-8") as file:
-            parts.append(file.read().strip())
+            notes = [file.read().strip()]
+    if arguments.into:
+        tables = {"summary": summary(calls), "all_reduce": collectives([r for r in calls if r["verb"] == "all_reduce"]),
+                  "verbs": collectives([r for r in calls if r["verb"] != "all_reduce"]),
+                  "step": steps([row for row in rows if "model" in row])}
+        for page in arguments.into:
+            done = [name for name, parts in tables.items()
+                    if parts and replace_in(page, name, "\n\n".join(parts + notes))]
+            print(f"{page}: {', '.join(done) or 'nothing'} replaced")
+        return 0
+    parts = collectives(calls) + steps([row for row in rows if "model" in row]) + notes
     print("\n\n".join(parts))
     return 0
 
