@@ -24,12 +24,13 @@ struct Envelope {
 static_assert(sizeof(Envelope) == 128);
 
 /// Takes everything that has arrived from any rank off the channels, into the inboxes. True when something moved.
+/// From all of the endpoint's peers, not only this communicator's: ranks that wait for one another in a circle may each
+/// be sending over another communicator.
 template <class T>
 bool drain(Protocol<T>& protocol) {
   bool moved = false;
-  for (int member = 0; member < protocol.size(); ++member) {
-    if (member == protocol.rank()) continue;
-    const int peer = protocol.endpoint_of(member);
+  for (int peer = 0; peer < protocol.endpoint().size(); ++peer) {
+    if (peer == protocol.endpoint().rank()) continue;
     auto& in = protocol.endpoint().incoming(peer, Channel::point_to_point);
     for (auto seen = in.peek(); !seen.empty(); seen = in.peek()) {
       protocol.host().inbox(peer).put(seen);

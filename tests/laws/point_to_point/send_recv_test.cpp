@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages between two ranks: exact, in order, of any size; two that send first do not block each other; what does not
+// fit its receiver is told, not delivered.
+#include <doctest/doctest.h>
+
+#include <span>
+#include <vector>
+
+#include "support/samples.hpp"
+#include "support/worlds.hpp"
+#include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/barrier.hpp"
+#include "tandem/collective/send_recv.hpp"
+
+using namespace tandem;
+using namespace tandem::test;
+
+namespace {
+
+template <class E>
+void send_samples(World& world, std::size_t count, int to, std::uint64_t seed) {
+  const auto data = samples<E>(count, world.rank(), seed);
+  send(world, std::span<const E>(data), to);
+}
+template <class E>
+void expect_samples(World& world, std::size_t count, int from, std::uint64_t seed, std::shared_ptr<Arena> arena = nullptr) {
+  GuardedBuffer<E> buffer(std::move(arena), count, 1);
+  recv(world, buffer.span(), from);
+  if (!buffer.holds(samples<E>(count, from, seed))) FAIL_CHECK("wrong message of " << count << " elements from rank " << from);
+  if (!buffer.guards_intact()) FAIL_CHECK("wrote outside the buffer");
+}
+
+}  // namespace
+
+TEST_CASE("messages of every size arrive whole and in order") {
+  const std::vector<std::size_t> counts{0, 1, 2, 3, 7, 1003, 1025, 4064, 4096, 100003, 300001};
+  on_threads(2, [&](World& world) {
+    const int other = 1 - world.rank();
+    for (int turn = 0; turn < 2; ++turn) {
+      for (const std::size_t count : counts) {
+        if (world.rank() == turn) send_samples<float>(world, count, other, count);
+        else expect_samples<float>(world, count, other, count, turn == 0 ? world.arena() : nullptr);
+      }
+    }
+  });
+}
+
+TEST_CASE("many messages wait in the channel in their order") {
+  on_threads(2, [](World& world) {
+    for (std::uint64_t i = 0; i < 2000; ++i) {
+      const std::size_t count = mix(i) % 300;
+      if (world.rank() == 0) send_samples<Affine>(world, count, 1, i);
+      else expect_samples<Affine>(world, count, 0, i);
+    }
+  });
+}
+
+// Both send before either receives, far more than the channel holds (C034).
+TEST_CASE("ranks that send to each other first do not wait for each other") {
+  for (const std::size_t count : {std::size_t{1}, std::size_t{100003}, std::size_t{1} << 20}) {
+    on_threads(2, [&](World& world) {
+      const int other = 1 - world.rank();
+      for (std::uint64_t turn = 0; turn < 3; ++turn) {
+        send_samples<float>(world, count, other, turn);
+        send_samples<std::uint8_t>(world, 17, other, turn);
+        expect_samples<float>(world, count, other, turn);
+        expect_samples<std::uint8_t>(world, 17, other, turn);
+      }
+    });
+  }
+}
+
+TEST_CASE("a circle of ranks that all send first") {
+  for (int ranks = 2; ranks <= 5; ++ranks) {
+    on_threads(ranks, [&](World& world) {
+      const int next = (world.rank() + 1) % ranks;
+      const int before = (world.rank() + ranks - 1) % ranks;
+      send_samples<double>(world, 100003, next, 1);
+      expect_samples<double>(world, 100003, before, 1);
+    });
+  }
+}
+
+// Each rank waits for room in another communicator than the one over which its own neighbour waits.
+TEST_CASE("a circle of sends over communicators of two ranks each") {
+  on_threads(3, [](World& world) {
+    // A communicator for every pair; each rank sends on the one with its successor.
+    std::vector<World> pairs;
+    for (const auto& [a, b] : {std::pair{0, 1}, std::pair{1, 2}, std::pair{0, 2}}) {
+      const bool inside = world.rank() == a || world.rank() == b;
+      pairs.push_back(world.split(inside ? 0 : 1, world.rank()));
+    }
+    World& mine = pairs[static_cast<std::size_t>(world.rank())];
+    World& theirs = pairs[static_cast<std::size_t>((world.rank() + 2) % 3)];
+    std::vector<float> out(500009, static_cast<float>(world.rank()));
+    std::vector<float> in(out.size());
+    send(mine, std::span<const float>(out), 1 - mine.rank());
+    recv(theirs, std::span(in), 1 - theirs.rank());
+    const auto expected = static_cast<float>((world.rank() + 2) % 3);
+    CHECK(std::count(in.begin(), in.end(), expected) == static_cast<std::ptrdiff_t>(in.size()));
+  });
+}
+
+TEST_CASE("messages and collectives do not disturb each other") {
+  on_threads(4, [](World& world) {
+    const int other = world.rank() ^ 1;
+    for (std::uint64_t turn = 0; turn < 30; ++turn) {
+      send_samples<float>(world, 5000, other, turn);  // unread while the others reduce
+      std::vector<std::int64_t> value(3000, world.rank());
+      all_reduce(world, std::span(value), Sum{});
+      if (value[2999] != 6) FAIL_CHECK("a message got into a reduction");
+      expect_samples<float>(world, 5000, other, turn);
+    }
+  });
+}
+
+TEST_CASE("the ledger of a message is its bytes and a header, counted by the sender") {
+  on_threads(2, [](World& world) {
+    const Ledger before = world.ledger();
+    std::vector<double> data(1000, 1.0);
+    if (world.rank() == 0) send(world, std::span<const double>(data), 1);
+    else recv(world, std::span(data), 0);
+    const Ledger used = world.ledger() - before;
+    CHECK(used.operations == 1);
+    CHECK(used.balanced());
+    CHECK(used.measured == (world.rank() == 0 ? 8128 : 0));
+  });
+}
+
+namespace {
+
+/// Rank 0 sends, rank 1 receives something else: rank 1 is told what and its buffer stays; rank 0 learns of it.
+template <class Send, class Recv>
+void do_not_match(Send sending, Recv receiving, const std::string& said) {
+  on_threads(2, [&](World& world) {
+    if (world.rank() == 0) {
+      sending(world);
+      try {
+        barrier(world);
+        FAIL_CHECK("rank 0 did not learn of the mismatch");
+      } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::mismatch);
+      }
+    } else {
+      try {
+        receiving(world);
+        FAIL_CHECK("not noticed: " << said);
+      } catch (const Error& error) {
+        CAPTURE(error.what());
+        CHECK(error.kind() == ErrorKind::mismatch);
+        CHECK(error.peer() == 0);
+        CHECK(std::string(error.what()).find(said) != std::string::npos);
+        CHECK(std::string(error.what()).find("send_recv_test.cpp") != std::string::npos);  // both call sites
+      }
+    }
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a message that is not the one expected is told and not delivered") {
+  const std::vector<float> floats(8, 1.0F);
+  const auto send_floats = [&](World& world) { send(world, std::span<const float>(floats), 1); };
+  do_not_match(send_floats,
+               [](World& world) {
+                 std::vector<std::int32_t> in(8, 42);
+                 try {
+                   recv(world, std::span(in), 0);
+                 } catch (const Error&) {
+                   CHECK(in == std::vector<std::int32_t>(8, 42));
+                   throw;
+                 }
+               },
+               "dtype is int32 on rank 1 and float32 on rank 0");
+  do_not_match(send_floats,
+               [](World& world) {
+                 std::vector<float> in(9, 42.0F);
+                 try {
+                   recv(world, std::span(in), 0);
+                 } catch (const Error&) {
+                   CHECK(in == std::vector<float>(9, 42.0F));
+                   throw;
+                 }
+               },
+               "elements is 9 on rank 1 and 8 on rank 0");
+}
+
+TEST_CASE("wrong ranks are refused and cost nothing") {
+  on_threads(2, [](World& world) {
+    std::vector<float> data(4);
+    for (const int wrong : {-1, 2, world.rank()}) {
+      try {
+        send(world, std::span<const float>(data), wrong);
+        FAIL_CHECK("sent to " << wrong);
+      } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::argument);
+      }
+      try {
+        recv(world, std::span(data), wrong);
+        FAIL_CHECK("received from " << wrong);
+      } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::argument);
+      }
+    }
+    CHECK_FALSE(world.poisoned());
+    if (world.rank() == 0) send_samples<float>(world, 4, 1, 5);
+    else expect_samples<float>(world, 4, 0, 5);
+  });
+}
