@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "tandem/tandem.hpp"
+#include "tandem/strategy/ddp.hpp"
+#include "tandem/trainer/trainer.hpp"
+#include "tandem/transport/shm_ring.hpp"
 
 struct Net {
   at::Tensor weight;
