@@ -94,6 +94,7 @@ T apply(Step step, T a, T b) {
 template <class T>
 T scale(T value, double factor) {
   if constexpr (half_float<T>) return nearest<T>(static_cast<float>(value_of(value)) * static_cast<float>(factor));
+  else if constexpr (std::is_integral_v<T>) return apply(Step::multiply, value, static_cast<T>(static_cast<long>(factor)));
   else return apply(Step::multiply, value, static_cast<T>(factor));
 }
 
