@@ -40,10 +40,12 @@ void run(const Op& op, const Call& call, Way way) {
   for (int k = 0; k < call.source_count; ++k) sources[k] = static_cast<const T*>(call.sources[k]);
   for (int k = 0; k < call.destination_count; ++k) destinations[k] = static_cast<T*>(call.destinations[k]);
   if (way == Way::fold) {
-    fold(op, call.source_count, sources.data(), call.source_count, destinations.data(), call.destination_count, call.count);
+    fold(op, call.source_count, sources.data(), call.source_count, destinations.data(), call.destination_count,
+         call.count);
   } else {
     const detail::ExactFloats exact;
-    const detail::Job<T> job{sources.data(), call.source_count, destinations.data(), call.destination_count, call.count};
+    const detail::Job<T> job{sources.data(), call.source_count, destinations.data(), call.destination_count,
+                             call.count};
     detail::portable::fold_job<T, Op>(
         detail::parameters_of<T>(op, call.source_count, FoldStart::raw, FoldEnd::finished), job);
   }
@@ -65,12 +67,18 @@ void run_plain(Kind kind, const Call& call) {
 template <class T>
 void run(Kind kind, const Call& call, Way way) {
   switch (kind) {
-    case Kind::sum: return run<T>(Sum{}, call, way);
-    case Kind::prod: return run<T>(Prod{}, call, way);
-    case Kind::min: return run<T>(Min{}, call, way);
-    case Kind::max: return run<T>(Max{}, call, way);
-    case Kind::avg: return run<T>(Avg{}, call, way);
-    case Kind::pre_mul_sum: return run<T>(PreMulSum<double>{factor}, call, way);
+    case Kind::sum:
+      return run<T>(Sum{}, call, way);
+    case Kind::prod:
+      return run<T>(Prod{}, call, way);
+    case Kind::min:
+      return run<T>(Min{}, call, way);
+    case Kind::max:
+      return run<T>(Max{}, call, way);
+    case Kind::avg:
+      return run<T>(Avg{}, call, way);
+    case Kind::pre_mul_sum:
+      return run<T>(PreMulSum<double>{factor}, call, way);
   }
 }
 
@@ -97,14 +105,22 @@ std::uint64_t awkward_value(const Format& format) {
   const std::uint64_t bias = exponents / 2;
   std::uint64_t exponent = bias - 6 + random_bits() % 12;
   std::uint64_t kept = fraction;
-  if (choice < 4) exponent = 0;                              // subnormal
-  else if (choice < 6) exponent = kept = 0;                  // zero
-  else if (choice < 8) exponent = 1;                         // least normal
-  else if (choice < 10) exponent = exponents - 1;            // greatest: sums overflow
-  else if (choice == 10) exponent = exponents, kept = 0;     // infinity
-  else if (choice == 11) exponent = exponents, kept = 1 | fraction;  // NaN
-  else if (choice < 16) kept &= kept << 3;                   // ties when rounded
-  else if (choice < 20) exponent = random_bits() % exponents;
+  if (choice < 4)
+    exponent = 0;  // subnormal
+  else if (choice < 6)
+    exponent = kept = 0;  // zero
+  else if (choice < 8)
+    exponent = 1;  // least normal
+  else if (choice < 10)
+    exponent = exponents - 1;  // greatest: sums overflow
+  else if (choice == 10)
+    exponent = exponents, kept = 0;  // infinity
+  else if (choice == 11)
+    exponent = exponents, kept = 1 | fraction;  // NaN
+  else if (choice < 16)
+    kept &= kept << 3;  // ties when rounded
+  else if (choice < 20)
+    exponent = random_bits() % exponents;
   const std::uint64_t sign = random_bits() & 1;
   return (sign << format.exponent_bits | exponent) << format.fraction_bits | kept;
 }
@@ -146,11 +162,16 @@ void check_case(const Format& format, Kind kind, Way way, int source_count, std:
     if (!in_place) target.assign(bytes, canary);
     call.destinations[k] = target.data() + offset * size;
   }
-  if (way == Way::plain) run_plain(kind, call);
-  else if (format.dtype == Dtype::float32) run<float>(kind, call, way);
-  else if (format.dtype == Dtype::float64) run<double>(kind, call, way);
-  else if (format.dtype == Dtype::float16) run<Float16>(kind, call, way);
-  else run<BFloat16>(kind, call, way);
+  if (way == Way::plain)
+    run_plain(kind, call);
+  else if (format.dtype == Dtype::float32)
+    run<float>(kind, call, way);
+  else if (format.dtype == Dtype::float64)
+    run<double>(kind, call, way);
+  else if (format.dtype == Dtype::float16)
+    run<Float16>(kind, call, way);
+  else
+    run<BFloat16>(kind, call, way);
   for (int k = 0; k < call.destination_count; ++k) {
     const std::byte* const got = static_cast<const std::byte*>(call.destinations[k]);
     for (std::size_t i = 0; i < count; ++i) tally.add(format.dtype, got + i * size, expected.data() + i * size, size);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Straightforward, slow, and deliberately independent of tandem/reduce: 16-bit conversions go through double arithmetic.
+// Straightforward, slow, and deliberately independent of tandem/reduce: 16-bit conversions go through double
+// arithmetic.
 #include "fold_oracle.hpp"
 
 #include <algorithm>
@@ -58,9 +59,12 @@ constexpr bool half_float = std::is_same_v<T, Float16> || std::is_same_v<T, BFlo
 
 template <class T>
 bool is_nan(T value) {
-  if constexpr (half_float<T>) return std::isnan(value_of(value));
-  else if constexpr (std::is_floating_point_v<T>) return std::isnan(value);
-  else return false;
+  if constexpr (half_float<T>)
+    return std::isnan(value_of(value));
+  else if constexpr (std::is_floating_point_v<T>)
+    return std::isnan(value);
+  else
+    return false;
 }
 template <class T>
 bool less(T a, T b) {
@@ -93,15 +97,20 @@ T apply(Step step, T a, T b) {
 // The factor of a 16-bit float stays a float: only the product is rounded.
 template <class T>
 T scale(T value, double factor) {
-  if constexpr (half_float<T>) return nearest<T>(static_cast<float>(value_of(value)) * static_cast<float>(factor));
-  else if constexpr (std::is_integral_v<T>) return apply(Step::multiply, value, static_cast<T>(static_cast<long>(factor)));
-  else return apply(Step::multiply, value, static_cast<T>(factor));
+  if constexpr (half_float<T>)
+    return nearest<T>(static_cast<float>(value_of(value)) * static_cast<float>(factor));
+  else if constexpr (std::is_integral_v<T>)
+    return apply(Step::multiply, value, static_cast<T>(static_cast<long>(factor)));
+  else
+    return apply(Step::multiply, value, static_cast<T>(factor));
 }
 
 template <class T>
 T number(int value) {
-  if constexpr (half_float<T>) return nearest<T>(static_cast<float>(value));
-  else return static_cast<T>(value);
+  if constexpr (half_float<T>)
+    return nearest<T>(static_cast<float>(value));
+  else
+    return static_cast<T>(value);
 }
 
 template <class T>
@@ -113,11 +122,16 @@ void fold_elements(Kind kind, double factor, const void* const* sources, int sou
       T x;
       std::memcpy(&x, static_cast<const char*>(sources[k]) + i * sizeof(T), sizeof(T));
       if (kind == Kind::pre_mul_sum) x = scale(x, factor);
-      if (k == 0) acc = x;
-      else if (kind == Kind::prod) acc = apply(Step::multiply, x, acc);
-      else if (kind == Kind::min) acc = is_nan(acc) || (!is_nan(x) && !less(x, acc)) ? acc : x;
-      else if (kind == Kind::max) acc = is_nan(acc) || (!is_nan(x) && !less(acc, x)) ? acc : x;
-      else acc = apply(Step::add, x, acc);
+      if (k == 0)
+        acc = x;
+      else if (kind == Kind::prod)
+        acc = apply(Step::multiply, x, acc);
+      else if (kind == Kind::min)
+        acc = is_nan(acc) || (!is_nan(x) && !less(x, acc)) ? acc : x;
+      else if (kind == Kind::max)
+        acc = is_nan(acc) || (!is_nan(x) && !less(acc, x)) ? acc : x;
+      else
+        acc = apply(Step::add, x, acc);
     }
     if (kind == Kind::avg) acc = apply(Step::divide, acc, number<T>(source_count));
     std::memcpy(static_cast<char*>(result) + i * sizeof(T), &acc, sizeof(T));

@@ -10,7 +10,8 @@ namespace tandem::test {
 
 enum class Kind { sum, prod, min, max, avg, pre_mul_sum };
 
-/// acc = sources[0]; acc = op(sources[k], acc); avg divides by source_count at the end. No vector type, no tandem/reduce.
+/// acc = sources[0]; acc = op(sources[k], acc); avg divides by source_count at the end. No vector type, no
+/// tandem/reduce.
 void oracle_fold(Dtype dtype, Kind kind, double factor, const void* const* sources, int source_count, void* result,
                  std::size_t count);
 

@@ -15,7 +15,7 @@ namespace tandem {
 /// inputs_by_rank (table.ranks() of them) point to element `inputs_begin` of the full buffers, outputs to element
 /// `outputs_begin`: element 0 when whole buffers are given. An output may be an input.
 template <Element T, class Op>
-  requires Reduction<Op, T>
+requires Reduction<Op, T>
 void fold_range(const Op& op, const ChunkTable& table, Range range, const T* const* inputs_by_rank, T* const* outputs,
                 int output_count, std::size_t inputs_begin = 0, std::size_t outputs_begin = 0) {
   const int ranks = table.ranks();

@@ -25,8 +25,10 @@ namespace detail {
 
 template <class To, class Scalar>
 constexpr To convert_factor(Scalar scalar) noexcept {
-  if constexpr (is_16_bit_float<Scalar>) return static_cast<To>(to_float32(scalar));
-  else return static_cast<To>(scalar);
+  if constexpr (is_16_bit_float<Scalar>)
+    return static_cast<To>(to_float32(scalar));
+  else
+    return static_cast<To>(scalar);
 }
 
 template <class T, class Op>
@@ -53,15 +55,14 @@ Parameters<T> parameters_of([[maybe_unused]] const Op& op, [[maybe_unused]] int 
 
 /// acc = sources[0]; then acc = op(sources[k], acc) for k = 1, 2, ..., element by element; acc goes to every
 /// destination. Each input is read once and each output written once.
-///  - 16-bit floats are computed in float32 and rounded to nearest even to 16 bits after every operation. Integers wrap.
+///  - 16-bit floats are computed in float32 and rounded to nearest even after every operation. Integers wrap.
 ///    Subnormals, signed zeros, infinities and NaN keep their meaning whatever flags the program is compiled with.
 ///  - `ranks` is what Avg divides by. source_count >= 1; one source is a copy (scaled or divided as the functor says).
 ///  - A destination is exactly one of the sources (in place) or disjoint from all. Pointers need only T's alignment.
 template <Element T, class Op>
-  requires Reduction<Op, T>
+requires Reduction<Op, T>
 void fold(const Op& op, int ranks, const T* const* sources, int source_count, T* const* destinations,
-          int destination_count, std::size_t count, FoldStart start = FoldStart::raw,
-          FoldEnd end = FoldEnd::finished) {
+          int destination_count, std::size_t count, FoldStart start = FoldStart::raw, FoldEnd end = FoldEnd::finished) {
   if (count == 0) return;
   if constexpr (BuiltInReduction<Op, T>) {
     const detail::Job<T> job{sources, source_count, destinations, destination_count, count};

@@ -93,24 +93,31 @@ concept BuiltInReduction = Element<T> && detail::is_built_in<Op, T>();
 /// What a collective over T accepts: a built-in functor that is defined for T, or any const-callable (T input, T
 /// accumulated) -> T. A user functor is called in the contract's order, but its own arithmetic is its author's affair.
 template <class Op, class T>
-concept Reduction = BuiltInReduction<Op, T> || (Element<T> && !detail::is_named_reduction<Op> && requires(const Op& op, T value) {
-                      { op(value, value) } -> std::convertible_to<T>;
-                    });
+concept Reduction = BuiltInReduction<Op, T> ||
+    (Element<T> && !detail::is_named_reduction<Op> && requires(const Op& op, T value) {
+      { op(value, value) } -> std::convertible_to<T>;
+    });
 
 /// Identifies the reduction in a fingerprint: small numbers for built-ins, a hash of the type's name with the top bit
 /// set for user functors. Equal over the processes of one program.
 template <class Op>
 constexpr std::uint32_t reduction_id() {
-  if constexpr (std::is_same_v<Op, Sum>) return 1;
-  else if constexpr (std::is_same_v<Op, Prod>) return 2;
-  else if constexpr (std::is_same_v<Op, Min>) return 3;
-  else if constexpr (std::is_same_v<Op, Max>) return 4;
-  else if constexpr (std::is_same_v<Op, Avg>) return 5;
+  if constexpr (std::is_same_v<Op, Sum>)
+    return 1;
+  else if constexpr (std::is_same_v<Op, Prod>)
+    return 2;
+  else if constexpr (std::is_same_v<Op, Min>)
+    return 3;
+  else if constexpr (std::is_same_v<Op, Max>)
+    return 4;
+  else if constexpr (std::is_same_v<Op, Avg>)
+    return 5;
   else {
     std::uint32_t hash = 2166136261U;  // FNV-1a
     for (const char c : detail::type_name<Op>()) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
     // PreMulSum keeps a small range of its own, one number per scalar type.
-    if constexpr (detail::PreMulScalar<Op>::yes) return 16U + static_cast<std::uint32_t>(dtype_of<decltype(Op::factor)>());
+    if constexpr (detail::PreMulScalar<Op>::yes)
+      return 16U + static_cast<std::uint32_t>(dtype_of<decltype(Op::factor)>());
     return hash | 0x80000000U;
   }
 }
@@ -118,13 +125,20 @@ constexpr std::uint32_t reduction_id() {
 /// The reduction's name for messages: "Sum", "PreMulSum", or the user's type as the compiler spells it.
 template <class Op>
 std::string reduction_name() {
-  if constexpr (std::is_same_v<Op, Sum>) return "Sum";
-  else if constexpr (std::is_same_v<Op, Prod>) return "Prod";
-  else if constexpr (std::is_same_v<Op, Min>) return "Min";
-  else if constexpr (std::is_same_v<Op, Max>) return "Max";
-  else if constexpr (std::is_same_v<Op, Avg>) return "Avg";
-  else if constexpr (detail::PreMulScalar<Op>::yes) return "PreMulSum";
-  else return std::string(detail::type_name<Op>());
+  if constexpr (std::is_same_v<Op, Sum>)
+    return "Sum";
+  else if constexpr (std::is_same_v<Op, Prod>)
+    return "Prod";
+  else if constexpr (std::is_same_v<Op, Min>)
+    return "Min";
+  else if constexpr (std::is_same_v<Op, Max>)
+    return "Max";
+  else if constexpr (std::is_same_v<Op, Avg>)
+    return "Avg";
+  else if constexpr (detail::PreMulScalar<Op>::yes)
+    return "PreMulSum";
+  else
+    return std::string(detail::type_name<Op>());
 }
 
 }  // namespace tandem

@@ -44,7 +44,7 @@ constexpr Float16 to_float16(float value) noexcept {
     result = 0x7c00U;
   } else if (magnitude >= 0x38800000U) {  // 2^-14, the smallest normal; a carry may reach infinity, rightly
     result = (magnitude - (112U << 23) + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
-  } else if (magnitude > 0x33000000U) {  // above 2^-25, half of the smallest subnormal
+  } else if (magnitude > 0x33000000U) {                    // above 2^-25, half of the smallest subnormal
     const std::uint32_t shift = 126U - (magnitude >> 23);  // 14 .. 24: how far the significand lies above 2^-24
     const std::uint32_t significand = (magnitude & 0x7fffffU) | 0x800000U;
     const std::uint32_t half = 1U << (shift - 1U);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of addition: which rank's element comes first at each index of a buffer. Knows counts and ranks, never data;
-// the same table serves every algorithm and transport, which is why all of them give the same bits.
+// The order of addition: which rank's element comes first at each index of a buffer. Knows counts and ranks, never
+// data; the same table serves every algorithm and transport, which is why all of them give the same bits.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +50,8 @@ class ChunkTable {
 /// An order policy: from a buffer's size and the number of ranks alone, the table that every rank then agrees on.
 template <class O>
 concept Order = requires(std::size_t count, std::size_t element_bytes, int ranks) {
-  { O::table(count, element_bytes, ranks) } noexcept -> std::same_as<ChunkTable>;
+  { O::table(count, element_bytes, ranks) }
+  noexcept->std::same_as<ChunkTable>;
 };
 
 /// The order in which PyTorch's gloo adds over a ring, element for element, so results equal DDP's at any N: segments

@@ -24,14 +24,19 @@ T random_element(std::mt19937_64& random) {
   if constexpr (std::is_integral_v<T>) {
     return static_cast<T>(bits);
   } else if constexpr (std::is_same_v<T, double>) {
-    return bits % 8 == 0 ? std::bit_cast<double>(random()) : static_cast<double>(static_cast<std::int64_t>(bits)) * 0x1p-63;
+    return bits % 8 == 0 ? std::bit_cast<double>(random())
+                         : static_cast<double>(static_cast<std::int64_t>(bits)) * 0x1p-63;
   } else {
     const float value = static_cast<float>(static_cast<std::int32_t>(bits)) * 0x1p-31F;
     const auto any = static_cast<std::uint32_t>(bits >> 32);
-    if constexpr (std::is_same_v<T, float>) return any % 8 == 0 ? std::bit_cast<float>(static_cast<std::uint32_t>(random())) : value;
-    else if (any % 8 == 0) return T{static_cast<std::uint16_t>(any >> 8)};
-    else if constexpr (std::is_same_v<T, BFloat16>) return to_bfloat16(value);
-    else return to_float16(value);
+    if constexpr (std::is_same_v<T, float>)
+      return any % 8 == 0 ? std::bit_cast<float>(static_cast<std::uint32_t>(random())) : value;
+    else if (any % 8 == 0)
+      return T{static_cast<std::uint16_t>(any >> 8)};
+    else if constexpr (std::is_same_v<T, BFloat16>)
+      return to_bfloat16(value);
+    else
+      return to_float16(value);
   }
 }
 
@@ -118,8 +123,8 @@ void check(const Op& op, Kind kind, double factor) {
   }
 }
 
-TEST_CASE_TEMPLATE("every functor, N = 1..9, sizes 0, 1, prime, page + 1, unaligned, apart and in place", T, float, double,
-                   Float16, BFloat16, std::int8_t, std::uint8_t, std::int32_t, std::int64_t) {
+TEST_CASE_TEMPLATE("every functor, N = 1..9, sizes 0, 1, prime, page + 1, unaligned, apart and in place", T, float,
+                   double, Float16, BFloat16, std::int8_t, std::uint8_t, std::int32_t, std::int64_t) {
   check<T>(Sum{}, Kind::sum, 1.0);
   check<T>(Prod{}, Kind::prod, 1.0);
   check<T>(Min{}, Kind::min, 1.0);
@@ -149,7 +154,8 @@ void check_steps(const Op& op) {
   fold(op, ranks, first, 1, target, 1, count, FoldStart::raw, FoldEnd::partial);
   for (int k = 1; k < ranks; ++k) {
     const T* next[] = {acc.data(), in[static_cast<std::size_t>(k)]};
-    fold(op, ranks, next, 2, target, 1, count, FoldStart::partial, k + 1 < ranks ? FoldEnd::partial : FoldEnd::finished);
+    fold(op, ranks, next, 2, target, 1, count, FoldStart::partial,
+         k + 1 < ranks ? FoldEnd::partial : FoldEnd::finished);
   }
   CHECK(differing(acc.data(), at_once) == 0);
 }

@@ -34,7 +34,8 @@ struct NotConst {
 static_assert(BuiltInReduction<Sum, float> && BuiltInReduction<Prod, BFloat16> && BuiltInReduction<Max, std::uint8_t>);
 static_assert(BuiltInReduction<Avg, Float16> && !Reduction<Avg, std::int32_t>);
 static_assert(Reduction<PreMulSum<double>, float> && Reduction<PreMulSum<std::int32_t>, std::int64_t>);
-static_assert(!Reduction<PreMulSum<double>, std::int64_t>);  // a fractional factor of integers has no one right rounding
+static_assert(
+    !Reduction<PreMulSum<double>, std::int64_t>);  // a fractional factor of integers has no one right rounding
 static_assert(!Reduction<Sum, bool> && !Reduction<Sum, Pair>);
 static_assert(Reduction<ArgMax, Pair> && !BuiltInReduction<ArgMax, Pair> && Reduction<Narrow, std::int8_t>);
 static_assert(!Reduction<WritesText, float> && !Reduction<NotConst, float> && !Reduction<int, float>);
@@ -87,10 +88,10 @@ TEST_CASE("16-bit floats: every value there and back, and ties, carries and over
   CHECK(to_float16(-1e30F).bits == 0xfc00);
   CHECK(to_float16(std::ldexp(1.0F, -25)).bits == 0);  // half of the least subnormal: to even
   CHECK(to_float16(std::nextafter(std::ldexp(1.0F, -25), 1.0F)).bits == 1);
-  CHECK(to_float16(std::ldexp(3.0F, -25)).bits == 2);  // 1.5 subnormals
+  CHECK(to_float16(std::ldexp(3.0F, -25)).bits == 2);          // 1.5 subnormals
   CHECK(to_float16(std::ldexp(1023.5F, -24)).bits == 0x0400);  // carries into the least normal
   CHECK(to_bfloat16(std::numeric_limits<float>::max()).bits == 0x7f80);
-  CHECK(to_bfloat16(std::bit_cast<float>(0x00018000U)).bits == 2);  // a subnormal tie
+  CHECK(to_bfloat16(std::bit_cast<float>(0x00018000U)).bits == 2);       // a subnormal tie
   CHECK(to_bfloat16(std::bit_cast<float>(0x7f800001U)).bits == 0x7fc0);  // a NaN, not infinity
 }
 

@@ -15,7 +15,9 @@ using namespace tandem;
 
 /// Another policy: one piece, ranks descending from the last. (Nothing in the library favours gloo's.)
 struct Descending {
-  static constexpr ChunkTable table(std::size_t count, std::size_t, int ranks) noexcept { return {count, count, ranks}; }
+  static constexpr ChunkTable table(std::size_t count, std::size_t, int ranks) noexcept {
+    return {count, count, ranks};
+  }
 };
 static_assert(Order<Descending> && Order<GlooRing> && !Order<Sum>);
 static_assert(Descending::table(10, 4, 3).first_of(0) == 2);
@@ -39,7 +41,8 @@ std::vector<long> gloo_chunk_ends(long count, long element_bytes, long ranks) {
 TEST_CASE("gloo's chunks, for counts that do and do not divide") {
   for (const int ranks : {1, 2, 3, 4, 5, 7, 8, 16}) {
     for (const std::size_t element : {1U, 2U, 4U, 8U, 12U}) {
-      for (const std::size_t count : {0UL, 1UL, 2UL, 3UL, 17UL, 1003UL, 4097UL, 262144UL, 262145UL, 3000017UL, 600000011UL}) {
+      for (const std::size_t count :
+           {0UL, 1UL, 2UL, 3UL, 17UL, 1003UL, 4097UL, 262144UL, 262145UL, 3000017UL, 600000011UL}) {
         const ChunkTable table = GlooRing::table(count, element, ranks);
         const auto ends = gloo_chunk_ends(static_cast<long>(count), static_cast<long>(element), ranks);
         std::size_t begin = 0;

@@ -18,10 +18,12 @@ class ExactFloats {
 #if defined(__SSE__)
   ExactFloats() noexcept {
     asm volatile("stmxcsr %0" : "=m"(saved_) : : "memory");
-    if ((saved_ & inexact) != 0) [[unlikely]] write(saved_ & ~inexact);
+    if ((saved_ & inexact) != 0) [[unlikely]]
+      write(saved_ & ~inexact);
   }
   ~ExactFloats() {
-    if ((saved_ & inexact) != 0) [[unlikely]] write(saved_);
+    if ((saved_ & inexact) != 0) [[unlikely]]
+      write(saved_);
   }
 
  private:
@@ -31,10 +33,12 @@ class ExactFloats {
 #elif defined(__aarch64__)
   ExactFloats() noexcept {
     asm volatile("mrs %0, fpcr" : "=r"(saved_) : : "memory");
-    if ((saved_ & inexact) != 0) [[unlikely]] write(saved_ & ~inexact);
+    if ((saved_ & inexact) != 0) [[unlikely]]
+      write(saved_ & ~inexact);
   }
   ~ExactFloats() {
-    if ((saved_ & inexact) != 0) [[unlikely]] write(saved_);
+    if ((saved_ & inexact) != 0) [[unlikely]]
+      write(saved_);
   }
 
  private:

@@ -20,12 +20,12 @@ struct ComputeOf {
   using type = T;
 };
 template <class T>
-  requires is_integer<T>
+requires is_integer<T>
 struct ComputeOf<T> {
   using type = std::make_unsigned_t<T>;
 };
 template <class T>
-  requires is_16_bit_float<T>
+requires is_16_bit_float<T>
 struct ComputeOf<T> {
   using type = float;
 };
