@@ -327,7 +327,11 @@ int main(int argc, char** argv) {
   app.add_flag("!--no-pin", options.pin, "leave ranks to the scheduler");
   app.add_flag("--every-size", options.every_size, "every power of two");
   app.add_flag("--rank0", options.rank_0_only, "time rank 0 instead of the slowest rank");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& fault) {
+    return app.exit(fault) == 0 ? 0 : 2;
+  }
   std::vector<std::string> rest = app.remaining();
   std::vector<char*> arguments{argv[0]};
   for (auto& argument : rest) arguments.push_back(argument.data());

@@ -257,7 +257,11 @@ int main(int argc, char** argv) {
   app.add_option("--models", options.models, "cases to run; all unless given")->delimiter(',')->check(CLI::IsMember(names));
   app.add_option("--json", options.json, "write one JSON object per line and peer");
   app.add_flag("--pin", options.pin, "bind every rank to a processor");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& fault) {
+    return app.exit(fault) == 0 ? 0 : 2;
+  }
   if (options.models.empty()) options.models = names;
 
   Team team(options.ranks);
