@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The collectives alone, without libtorch: four processes add up a row of numbers, and each gets the sums.
 #include <cstdio>
+#include <iostream>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tandem/collective/all_reduce.hpp"
@@ -25,4 +27,7 @@ int add_up() {
   return row == std::vector<float>{60, 64, 68, 72, 76} ? 0 : 1;
 }
 
-int main() { return tandem::spawn(4, add_up); }
+// The library prints nothing; what goes wrong (a rank that was killed, say) is told to `notice`.
+int main() {
+  return tandem::spawn(4, add_up, {.notice = [](const std::string& text) { std::cerr << text << std::endl; }});
+}

@@ -3,7 +3,10 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <iostream>
 #include <numbers>
+#include <string>
+#include <vector>
 
 #include "tandem/tandem.hpp"
 
@@ -42,4 +45,6 @@ int fit() {
   return last < first / 20 && at::equal(highest, lowest) && trainer.ledger().balanced() ? 0 : 1;
 }
 
-int main() { return tandem::spawn(2, fit); }
+int main() {
+  return tandem::spawn(2, fit, {.notice = [](const std::string& text) { std::cerr << text << std::endl; }});
+}
