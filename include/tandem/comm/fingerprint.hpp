@@ -13,19 +13,38 @@
 
 namespace tandem {
 
-enum class Verb : std::uint8_t { barrier, broadcast, all_reduce, reduce_scatter, all_gather, send, recv, split, exchange };
+enum class Verb : std::uint8_t {
+  barrier,
+  broadcast,
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  send,
+  recv,
+  split,
+  exchange
+};
 
 constexpr const char* name_of(Verb verb) noexcept {
   switch (verb) {
-    case Verb::barrier: return "barrier";
-    case Verb::broadcast: return "broadcast";
-    case Verb::all_reduce: return "all_reduce";
-    case Verb::reduce_scatter: return "reduce_scatter";
-    case Verb::all_gather: return "all_gather";
-    case Verb::send: return "send";
-    case Verb::recv: return "recv";
-    case Verb::split: return "split";
-    case Verb::exchange: return "exchange";
+    case Verb::barrier:
+      return "barrier";
+    case Verb::broadcast:
+      return "broadcast";
+    case Verb::all_reduce:
+      return "all_reduce";
+    case Verb::reduce_scatter:
+      return "reduce_scatter";
+    case Verb::all_gather:
+      return "all_gather";
+    case Verb::send:
+      return "send";
+    case Verb::recv:
+      return "recv";
+    case Verb::split:
+      return "split";
+    case Verb::exchange:
+      return "exchange";
   }
   return "?";
 }
@@ -34,7 +53,7 @@ constexpr const char* name_of(Verb verb) noexcept {
 struct Call {
   Verb verb{};
   Dtype dtype = Dtype::opaque;
-  std::uint8_t algorithm = 0;      // number of a forced algorithm, 0 = chosen by the library
+  std::uint8_t algorithm = 0;  // number of a forced algorithm, 0 = chosen by the library
   std::uint16_t element_bytes = 0;
   std::int16_t root = -1;
   std::uint32_t reduction = 0;
@@ -58,8 +77,16 @@ struct Fingerprint {
   std::uint8_t reserved = 0;
 
   static Fingerprint of(const Call& call, std::uint32_t communicator) noexcept {
-    return {call.count,         call.reduction, communicator, call.site.hash(), call.root, call.element_bytes,
-            static_cast<std::uint8_t>(call.verb), static_cast<std::uint8_t>(call.dtype), call.algorithm, 0};
+    return {call.count,
+            call.reduction,
+            communicator,
+            call.site.hash(),
+            call.root,
+            call.element_bytes,
+            static_cast<std::uint8_t>(call.verb),
+            static_cast<std::uint8_t>(call.dtype),
+            call.algorithm,
+            0};
   }
   bool agrees(const Fingerprint& other) const noexcept {
     return count == other.count && reduction == other.reduction && communicator == other.communicator &&
@@ -69,20 +96,35 @@ struct Fingerprint {
 };
 static_assert(sizeof(Fingerprint) == 32);
 
+/// The names behind the numbers of reductions and algorithms, which belong to layers below this one; checks.hpp asserts
+/// that they are these.
+inline std::string reduction_text(std::uint32_t id) {
+  constexpr const char* names[] = {"none", "Sum", "Prod", "Min", "Max", "Avg"};
+  if (id < 6) return names[id];
+  if ((id & 0x80000000U) != 0) return "a user's functor (number " + std::to_string(id & 0x7fffffffU) + ")";
+  return std::string("PreMulSum of ") + name_of(Dtype{static_cast<std::uint8_t>(id - 16)});
+}
+inline std::string algorithm_text(std::uint8_t number) {
+  constexpr const char* names[] = {"none", "Direct", "Ring", "Pairwise", "Naive"};
+  return number < 5 ? names[number] : "number " + std::to_string(number);
+}
+
 /// "dtype is float32 on rank 0 and int32 on rank 1": the first field in which two fingerprints differ.
 inline std::string difference(const Fingerprint& a, int rank_a, const Fingerprint& b, int rank_b) {
   const auto say = [&](const char* what, const std::string& left, const std::string& right) {
     return std::string(what) + " is " + left + " on rank " + std::to_string(rank_a) + " and " + right + " on rank " +
            std::to_string(rank_b);
   };
-  if (a.communicator != b.communicator) return say("the communicator", std::to_string(a.communicator), std::to_string(b.communicator));
+  if (a.communicator != b.communicator)
+    return say("the communicator", std::to_string(a.communicator), std::to_string(b.communicator));
   if (a.verb != b.verb) return say("the operation", name_of(Verb{a.verb}), name_of(Verb{b.verb}));
   if (a.dtype != b.dtype) return say("dtype", name_of(Dtype{a.dtype}), name_of(Dtype{b.dtype}));
-  if (a.element_bytes != b.element_bytes) return say("the element's size in bytes", std::to_string(a.element_bytes), std::to_string(b.element_bytes));
+  if (a.element_bytes != b.element_bytes)
+    return say("the element's size in bytes", std::to_string(a.element_bytes), std::to_string(b.element_bytes));
   if (a.count != b.count) return say("the number of elements", std::to_string(a.count), std::to_string(b.count));
-  if (a.reduction != b.reduction) return say("the reduction", "number " + std::to_string(a.reduction), "number " + std::to_string(b.reduction));
+  if (a.reduction != b.reduction) return say("the reduction", reduction_text(a.reduction), reduction_text(b.reduction));
   if (a.root != b.root) return say("root", std::to_string(a.root), std::to_string(b.root));
-  return say("the forced algorithm", "number " + std::to_string(a.algorithm), "number " + std::to_string(b.algorithm));
+  return say("the forced algorithm", algorithm_text(a.algorithm), algorithm_text(b.algorithm));
 }
 
 }  // namespace tandem

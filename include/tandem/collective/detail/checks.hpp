@@ -9,11 +9,18 @@
 #include <span>
 #include <string>
 
+#include "tandem/collective/algorithm.hpp"
 #include "tandem/comm/fingerprint.hpp"
 #include "tandem/core/bytes.hpp"
 #include "tandem/core/error.hpp"
+#include "tandem/reduce/functor.hpp"
 
 namespace tandem::detail {
+
+// The numbers to which fingerprint.hpp gives names.
+static_assert(reduction_id<Sum>() == 1 && reduction_id<Prod>() == 2 && reduction_id<Min>() == 3 && reduction_id<Max>() == 4 &&
+              reduction_id<Avg>() == 5 && reduction_id<PreMulSum<float>>() == 16);
+static_assert(Direct::number == 1 && Ring::number == 2 && Pairwise::number == 3 && Naive::number == 4);
 
 [[noreturn]] inline void refuse(Verb verb, int rank, const std::string& what, CallSite site) {
   throw Error(ErrorKind::argument,
