@@ -40,7 +40,7 @@ void all_reduce_by_channels(Protocol<T>& protocol, Operation& operation, const O
 
 /// Direct was forced, and some rank's buffers are not registered: the same answer on all ranks, nothing was moved.
 template <class T>
-[[noreturn]] void refuse_unregistered(Protocol<T>& protocol, const Operation& operation) {
+[[noreturn]] void refuse_unregistered(Protocol<T>& protocol, Operation& operation) {
   for (int member = 0; member < protocol.size(); ++member) {
     const Line& line = protocol.line_of(operation, member);
     if (line.input == Arena::private_memory || line.output == Arena::private_memory) {

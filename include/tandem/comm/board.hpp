@@ -10,12 +10,16 @@
 // s - 2 * max_pending and everything before it. Hence line_count >= 2 * max_pending.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <string>
 
 #include "tandem/comm/fingerprint.hpp"
 #include "tandem/core/bytes.hpp"
+#include "tandem/core/error.hpp"
 
 namespace tandem::detail {
 
@@ -25,10 +29,23 @@ struct alignas(line_pair_bytes) Line {
   std::uint64_t input;                  // offsets in the owner's window, or Arena::private_memory
   std::uint64_t output;
   Fingerprint fingerprint;
-  std::byte payload[8];                 // a message of up to 8 bytes rides in the flag's own cache line
-  alignas(cache_line_bytes) std::atomic<std::uint64_t> done;  // sequence of the operation the owner has done its part of
+  std::byte payload[8];  // a message of up to 8 bytes rides in the flag's own cache line
+  alignas(
+      cache_line_bytes) std::atomic<std::uint64_t> done;  // sequence of the operation the owner has done its part of
 };
 static_assert(sizeof(Line) == line_pair_bytes && alignof(Line) == line_pair_bytes);
+
+/// Words in a block, cut to their place.
+template <std::size_t Size>
+void write_text(char (&to)[Size], const std::string& text) noexcept {
+  const std::size_t length = std::min(text.size(), Size - 1);
+  std::memcpy(to, text.data(), length);
+  to[length] = '\0';
+}
+template <std::size_t Size>
+std::string read_text(const char (&from)[Size]) {
+  return std::string(from, ::strnlen(from, Size));
+}
 
 struct Block {
   static constexpr std::size_t line_count = 64;
@@ -36,7 +53,9 @@ struct Block {
   /// Messages up to this size are copied into the block and read from there by every rank: one synchronisation
   /// instead of two, and it does not matter where the buffers lie.
   static constexpr std::size_t eager_bytes = 8 * 1024;
-  static constexpr std::size_t text_bytes = 256;
+  static constexpr std::size_t site_bytes = 256;
+  /// Room for both call sites with long paths; a peer that adopts a failure repeats these words.
+  static constexpr std::size_t cause_bytes = 1280;
 
   Line lines[line_count];
 
@@ -44,15 +63,18 @@ struct Block {
   // again only when the owners of all blocks of that communicator are through: a slow peer may still be reading it.
   alignas(line_pair_bytes) std::atomic<std::uint64_t> generation;
 
+  // For whom the owner waits (member + 1), below a count that goes up as long as it does: see blame.hpp.
+  alignas(line_pair_bytes) std::atomic<std::uint64_t> waits_for;
+
   // Written once, when the owner gives the communicator up.
   alignas(line_pair_bytes) std::atomic<std::uint32_t> failed;
   std::int32_t culprit;
   std::uint32_t kind;
-  char cause[text_bytes];
+  char cause[cause_bytes];
 
   // The owner's call site in words, only written when fingerprints differ.
   alignas(line_pair_bytes) std::atomic<std::uint64_t> explained;  // sequence it belongs to
-  char site[text_bytes];
+  char site[site_bytes];
 
   // Two, used in turn: a rank that fills one has seen all ranks post their use of the other, so all are through with
   // this one's previous content.
@@ -60,12 +82,22 @@ struct Block {
 
   Line& line(std::uint64_t sequence) noexcept { return lines[sequence % line_count]; }
 
+  /// Tells the peers that the owner gives the communicator up. The first cause stays.
+  void publish_failure(const Error& error) noexcept {
+    if (failed.load(std::memory_order_relaxed) != 0) return;
+    culprit = error.peer();
+    kind = static_cast<std::uint32_t>(error.kind());
+    write_text(cause, error.what());
+    failed.store(1, std::memory_order_release);
+  }
+
   /// As new for another communicator; all but the generation.
   void clear() noexcept {
     for (Line& it : lines) {
       it.sequence.store(0, std::memory_order_relaxed);
       it.done.store(0, std::memory_order_relaxed);
     }
+    waits_for.store(0, std::memory_order_relaxed);
     failed.store(0, std::memory_order_relaxed);
     explained.store(0, std::memory_order_relaxed);
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -37,7 +38,10 @@ class Poison {
       }
     }
     for (const auto& child : below) {
-      if (!endpoint || std::ranges::find(child->members_, *endpoint) != child->members_.end()) child->set(cause, endpoint);
+      if (endpoint && std::ranges::find(child->members_, *endpoint) == child->members_.end()) continue;
+      child->set(Error(cause.kind(), cause.what(), child->rank_of(cause.rank(), members_),
+                       child->rank_of(cause.peer(), members_), cause.verb()),
+                 endpoint);
     }
     return true;
   }
@@ -57,6 +61,13 @@ class Poison {
   }
 
  private:
+  /// The rank here of the process that is `rank` in a communicator of these members; -1 when it is not in here.
+  int rank_of(int rank, const std::vector<int>& members) const {
+    if (rank < 0 || static_cast<std::size_t>(rank) >= members.size()) return -1;
+    const auto found = std::ranges::find(members_, members[static_cast<std::size_t>(rank)]);
+    return found == members_.end() ? -1 : static_cast<int>(found - members_.begin());
+  }
+
   std::vector<int> members_;
   std::function<void(const Error&)> tell_;
   std::atomic<bool> set_{false};

@@ -18,36 +18,24 @@
 #include <vector>
 
 #include "tandem/comm/board.hpp"
+#include "tandem/comm/detail/blame.hpp"
+#include "tandem/comm/detail/explanation.hpp"
+#include "tandem/comm/detail/held_operations.hpp"
 #include "tandem/comm/fingerprint.hpp"
 #include "tandem/comm/host_memory.hpp"
 #include "tandem/comm/ledger.hpp"
+#include "tandem/comm/operation.hpp"
 #include "tandem/comm/poison.hpp"
 #include "tandem/comm/recorder.hpp"
-#include "tandem/core/copy.hpp"
 #include "tandem/core/backoff.hpp"
 #include "tandem/core/bytes.hpp"
+#include "tandem/core/copy.hpp"
 #include "tandem/core/deadline.hpp"
 #include "tandem/core/error.hpp"
 
 namespace tandem {
 
-/// Settable per call, as the last argument but one of every verb.
-struct CallOptions {
-  std::optional<std::chrono::nanoseconds> timeout{};  ///< instead of the communicator's
-};
-
 namespace detail {
-
-enum class Registration : std::uint8_t { none, some, all };
-
-/// An operation that this rank has announced.
-struct Operation {
-  Call call;
-  std::uint64_t sequence = 0;
-  std::uint64_t ticket = 0;  // of the flight recorder
-  std::chrono::nanoseconds timeout{};
-  std::optional<Deadline> deadline{};  // set at the first long wait: a fast operation reads no clock
-};
 
 template <WindowTransport T>
 class Protocol {
@@ -69,7 +57,7 @@ class Protocol {
       blocks_.push_back(&host_->block(members_[member], places_[member].offset));
       windows_.push_back(endpoint().window(members_[member]));
     }
-    poison_ = std::make_shared<Poison>(members_, [this](const Error& cause) { publish_failure(cause); });
+    poison_ = std::make_shared<Poison>(members_, [this](const Error& cause) { own().publish_failure(cause); });
   }
   Protocol(const Protocol&) = delete;
   Protocol& operator=(const Protocol&) = delete;
@@ -111,24 +99,25 @@ class Protocol {
                   rank_);
     }
     if (poison_->is_set()) {
-      throw Error(ErrorKind::poisoned, std::string("tandem: this communicator failed before: ") + poison_->cause().what(),
-                  rank_, poison_->cause().peer(), poison_->cause().verb());
+      throw Error(ErrorKind::poisoned,
+                  std::string("tandem: this communicator failed before: ") + poison_->cause().what(), rank_,
+                  poison_->cause().peer(), poison_->cause().verb());
     }
   }
 
   // --- announce -------------------------------------------------------------------------------------------------
-
   /// Announces `call` on this rank's next line. `payload` (at most 8 bytes) rides in the line.
   Operation post(const Call& call, const CallOptions& options, std::uint64_t input, std::uint64_t output,
                  std::span<const std::byte> payload = {}) {
-    if (!pending_.empty() && sequence_ + 1 - pending_.front() >= Block::max_pending) [[unlikely]] {
+    if (!held_.empty() && sequence_ + 1 - held_.oldest() >= Block::max_pending) [[unlikely]] {
       throw Error(ErrorKind::argument,
-                  "tandem: operation " + std::to_string(pending_.front()) + " is still pending " +
+                  "tandem: operation " + std::to_string(held_.oldest()) + " is still pending " +
                       std::to_string(Block::max_pending) + " operations later; finish it first",
                   rank_, -1, name_of(call.verb));
     }
     ++sequence_;
-    Operation operation{call, sequence_, recorder_.begin(sequence_, call), options.timeout.value_or(timeout_), {}};
+    Operation operation(call, sequence_, recorder_.begin(sequence_, call), options.timeout.value_or(timeout_), this,
+                        abandon);
     Line& line = own().line(sequence_);
     line.input = input;
     line.output = output;
@@ -150,7 +139,14 @@ class Protocol {
   }
   /// Waits until all ranks have announced this operation, then compares what they say; throws on every rank alike when
   /// they disagree. Nothing of anybody's data has been touched by then.
+  /// Held operations that are older go first: all ranks have announced them too, and what goes by channels must go in
+  /// the same order on all ranks, whatever the order in which their programs finish.
   void await_posts(Operation& operation) {
+    if (!held_.empty()) held_.advance_before(operation.sequence);
+    compare_posts(operation);
+  }
+  /// The same without a look at older operations.
+  void compare_posts(Operation& operation) {
     for (int member = 0; member < size(); ++member) {
       if (member == rank_) continue;
       await_word(operation, member, block(member).line(operation.sequence).sequence);
@@ -180,7 +176,6 @@ class Protocol {
   }
 
   // --- finish ---------------------------------------------------------------------------------------------------
-
   /// Tells the others that this rank's part of the operation is in place.
   void post_done(const Operation& operation) noexcept {
     Line& line = own().line(operation.sequence);
@@ -191,10 +186,21 @@ class Protocol {
     for (int member = 0; member < size(); ++member) {
       if (member != rank_) await_word(operation, member, block(member).line(operation.sequence).done);
     }
+    require_attached(operation);
+  }
+  /// After others have stored to this rank's buffers: are these still the memory that others reach? Not when another
+  /// communicator of this process failed in the meantime.
+  void require_attached(Operation& operation) {
+    if (!host_->arena()->detached()) [[likely]]
+      return;
+    require_usable();
+    fail(operation, ErrorKind::poisoned, rank_,
+         "rank " + std::to_string(rank_) + " gave its registered memory up when another communicator failed");
   }
   bool all_done(const Operation& operation) const noexcept {
     for (const Block* block : blocks_) {
-      if (block->lines[operation.sequence % Block::line_count].done.load(std::memory_order_acquire) < operation.sequence) {
+      if (block->lines[operation.sequence % Block::line_count].done.load(std::memory_order_acquire) <
+          operation.sequence) {
         return false;
       }
     }
@@ -202,17 +208,21 @@ class Protocol {
   }
   /// An operation between two ranks: announced to nobody, numbered by its caller.
   Operation message(const Call& call, const CallOptions& options, std::uint64_t number) {
-    return {call, number, recorder_.begin(number, call), options.timeout.value_or(timeout_), {}};
+    return Operation(call, number, recorder_.begin(number, call), options.timeout.value_or(timeout_), this, abandon);
   }
   /// How many messages this rank has sent to, and taken from, each other rank here.
   std::uint64_t& sent_to(int member) noexcept { return sent_[static_cast<std::size_t>(member)]; }
   std::uint64_t& taken_from(int member) noexcept { return taken_[static_cast<std::size_t>(member)]; }
-  /// The operation stays unfinished while others are begun.
-  void hold(const Operation& operation) { pending_.push_back(operation.sequence); }
-  void unhold(const Operation& operation) noexcept { std::erase(pending_, operation.sequence); }
+  /// The operation stays unfinished while others are begun, and `owner` looks after it.
+  void hold(Operation& operation, void* owner, HeldOperations::Advance advance) {
+    operation.close();
+    held_.add(operation.sequence, owner, advance);
+  }
+  HeldOperations& held() noexcept { return held_; }
 
   /// Closes the books on an operation that succeeded.
-  void finish(const Operation& operation, std::uint64_t predicted, std::uint64_t measured) noexcept {
+  void finish(Operation& operation, std::uint64_t predicted, std::uint64_t measured) noexcept {
+    operation.close();
     recorder_.finish(operation.ticket);
     ++ledger_.operations;
     ledger_.predicted += predicted;
@@ -220,7 +230,6 @@ class Protocol {
   }
 
   // --- small messages -------------------------------------------------------------------------------------------
-
   /// This rank's staging buffer for its next small message, Block::eager_bytes long. Called alike on all ranks, also by
   /// those that do not fill it: the turns must not drift apart.
   std::byte* stage() noexcept { return own().staging[++staged_ % 2]; }
@@ -230,7 +239,8 @@ class Protocol {
   }
 
   /// Every rank gives `mine.size()` bytes (the same number, at most Block::eager_bytes); all of them, by rank.
-  std::vector<std::byte> exchange(Verb verb, std::span<const std::byte> mine, const CallOptions& options, CallSite site) {
+  std::vector<std::byte> exchange(Verb verb, std::span<const std::byte> mine, const CallOptions& options,
+                                  CallSite site) {
     require_usable();
     const Call call{verb, Dtype::opaque, 0, 1, -1, 0, mine.size(), site};
     stream_bytes(stage(), mine.data(), mine.size());
@@ -244,7 +254,6 @@ class Protocol {
   }
 
   // --- waiting --------------------------------------------------------------------------------------------------
-
   /// Waits until `word`, which `member` writes, has reached the operation's sequence number.
   void await_word(Operation& operation, int member, const std::atomic<std::uint64_t>& word) {
     if (word.load(std::memory_order_acquire) >= operation.sequence) return;
@@ -268,7 +277,6 @@ class Protocol {
   }
 
   // --- failing --------------------------------------------------------------------------------------------------
-
   /// Gives this communicator up: tells the peers, keeps stragglers out of this process's memory, remembers the cause.
   void give_up(const Error& cause) {
     const bool one_rank_failed = cause.kind() == ErrorKind::dead_peer || cause.kind() == ErrorKind::timeout;
@@ -278,17 +286,24 @@ class Protocol {
     }
   }
   /// Fails this operation: gives the communicator up and throws.
-  [[noreturn]] void fail(const Operation& operation, ErrorKind kind, int peer, const std::string& what) {
-    const Error error(kind,
-                      std::string("tandem: ") + name_of(operation.call.verb) + " (operation " +
-                          std::to_string(operation.sequence) + ", " + operation.call.site.text() + ") on rank " +
-                          std::to_string(rank_) + " of " + std::to_string(size()) + ": " + what,
-                      rank_, peer, name_of(operation.call.verb));
+  [[noreturn]] void fail(Operation& operation, ErrorKind kind, int peer, const std::string& what) {
+    const Error error = error_in(operation, rank_, size(), kind, peer, what);
+    operation.close();
     give_up(error);
     throw error;
   }
 
  private:
+  /// Operation::Abandon.
+  static void abandon(void* protocol, const Operation& operation) noexcept {
+    auto& self = *static_cast<Protocol*>(protocol);
+    if (self.poison_->is_set() || self.endpoint().forked()) return;
+    try {
+      self.give_up(error_in(operation, self.rank_, self.size(), ErrorKind::poisoned, self.rank_,
+                            "an exception left it unfinished"));
+    } catch (...) {  // no memory for the words: the deadline will tell the others
+    }
+  }
   Block& own() const noexcept { return *blocks_[static_cast<std::size_t>(rank_)]; }
   Block& block(int member) const noexcept { return *blocks_[static_cast<std::size_t>(member)]; }
 
@@ -296,36 +311,21 @@ class Protocol {
     const Fingerprint& mine = line_of(operation, rank_).fingerprint;
     for (int member = 0; member < size(); ++member) {
       const Fingerprint& theirs = line_of(operation, member).fingerprint;
-      if (!mine.agrees(theirs)) [[unlikely]] disagree(operation, member, mine, theirs);
+      if (!mine.agrees(theirs)) [[unlikely]]
+        disagree(operation, member, mine, theirs);
       if (mine.site != theirs.site && notice_ && !site_noticed_) [[unlikely]] {
         site_noticed_ = true;
-        notice_(std::string("tandem: ") + name_of(operation.call.verb) + " (operation " +
-                std::to_string(operation.sequence) + ") is called from different places: rank " + std::to_string(rank_) +
-                " from " + operation.call.site.text() + ", rank " + std::to_string(member) + " from another");
+        notice_(site_notice(operation.call, operation.sequence, rank_, member));
       }
     }
   }
   [[noreturn]] void disagree(Operation& operation, int member, const Fingerprint& mine, const Fingerprint& theirs) {
     const std::string what = difference(mine, rank_, theirs, member);  // before any line is used again
-    write_text(own().site, operation.call.site.text());
-    own().explained.store(operation.sequence, std::memory_order_release);
-    endpoint().wake(own().explained);
-    // The words of the other rank's call site are fetched only now; a peer that does not answer costs a moment.
-    std::string place = "an unknown place";
-    const Deadline patience = Deadline::after(std::min<std::chrono::nanoseconds>(operation.timeout, std::chrono::seconds(2)));
-    Backoff backoff(pauses());
-    while (!patience.expired()) {
-      if (block(member).explained.load(std::memory_order_acquire) == operation.sequence) {
-        place = read_text(block(member).site);
-        break;
-      }
-      if (backoff.wait()) {
-        if (endpoint().health(endpoint_of(member)) != Health::alive) break;
-        endpoint().nap(std::chrono::microseconds(100));
-      }
-    }
-    fail(operation, ErrorKind::mismatch, member, "ranks do not call the same operation: " + what + "; rank " +
-                                                     std::to_string(member) + " calls from " + place);
+    explain_site(endpoint(), own(), operation.sequence, operation.call.site.text());
+    const std::string place =
+        explained_site(endpoint(), endpoint_of(member), block(member), operation.sequence, operation.timeout);
+    fail(operation, ErrorKind::mismatch, member,
+         "ranks do not call the same operation: " + what + "; rank " + std::to_string(member) + " calls from " + place);
   }
 
   /// Looks at the health of all members and at the deadline; throws when there is no hope. `member` is the one this
@@ -337,6 +337,7 @@ class Protocol {
     for (int other = 0; other < size(); ++other) {
       if (other == rank_) continue;
       if (block(other).failed.load(std::memory_order_acquire) != 0) {
+        if (ready()) return;  // a rank that can find out by itself has the better words
         const Block& theirs = block(other);
         fail(operation, static_cast<ErrorKind>(theirs.kind), theirs.culprit,
              "rank " + std::to_string(other) + " gave up: " + read_text(theirs.cause));
@@ -346,15 +347,26 @@ class Protocol {
         fail(operation, ErrorKind::dead_peer, other,
              "rank " + std::to_string(other) + " (" + endpoint().describe(endpoint_of(other)) + ") died");
       }
-      if (health == Health::left && other == member && !ready()) {
+      const BlockPlace& place = places_[static_cast<std::size_t>(other)];
+      const bool left = health == Health::left || block(other).generation.load(std::memory_order_acquire) !=
+                                                      place.generation;  // only this communicator
+      if (left && other == member && !ready()) {
         fail(operation, ErrorKind::dead_peer, other, "rank " + std::to_string(other) + " left the communicator");
       }
     }
     if (poison_->is_set()) require_usable();
+    declare_waiting(own(), member);
     if (operation.deadline->expired() && !ready()) {
-      fail(operation, ErrorKind::timeout, member,
-           "rank " + std::to_string(member) + " (" + endpoint().describe(endpoint_of(member)) + ") did not take part within " +
-               seconds(operation.timeout));
+      const int late = end_of_chain(blocks_, rank_, member, [](auto span) { T::nap(span); });
+      if (ready()) return;
+      for (int other = 0; other < size(); ++other) {
+        if (other != rank_ && block(other).failed.load(std::memory_order_acquire) != 0)
+          return;  // the next look takes its words
+      }
+      fail(operation, ErrorKind::timeout, late,
+           "rank " + std::to_string(late) + " (" + endpoint().describe(endpoint_of(late)) +
+               ") did not take part within " + text_of(operation.timeout) +
+               (late == member ? "" : "; rank " + std::to_string(member) + " waits for it too"));
     }
   }
   static std::chrono::nanoseconds slice(const Operation& operation) {
@@ -362,28 +374,6 @@ class Protocol {
     constexpr std::chrono::nanoseconds most = std::chrono::milliseconds(10);
     return operation.deadline ? std::min(most, operation.deadline->remaining()) : most;
   }
-  static std::string seconds(std::chrono::nanoseconds span) {
-    const auto thousandths = std::chrono::duration_cast<std::chrono::milliseconds>(span).count();
-    return std::to_string(thousandths / 1000) + "." + std::to_string(thousandths % 1000 / 100) + " s";
-  }
-
-  void publish_failure(const Error& cause) noexcept {
-    Block& mine = own();
-    if (mine.failed.load(std::memory_order_relaxed) != 0) return;
-    mine.culprit = cause.peer();
-    mine.kind = static_cast<std::uint32_t>(cause.kind());
-    write_text(mine.cause, cause.what());
-    mine.failed.store(1, std::memory_order_release);
-  }
-  static void write_text(char (&to)[Block::text_bytes], const std::string& text) noexcept {
-    const std::size_t length = std::min(text.size(), Block::text_bytes - 1);
-    std::memcpy(to, text.data(), length);
-    to[length] = '\0';
-  }
-  static std::string read_text(const char (&from)[Block::text_bytes]) {
-    return std::string(from, ::strnlen(from, Block::text_bytes));
-  }
-
   std::shared_ptr<HostMemory<T>> host_;
   std::vector<int> members_;  // endpoint numbers, by rank
   std::vector<BlockPlace> places_;
@@ -393,12 +383,12 @@ class Protocol {
   std::uint32_t id_;
   std::uint64_t sequence_ = 0;
   std::uint64_t staged_ = 0;
-  std::vector<std::uint64_t> pending_;  // ascending
+  HeldOperations held_;
   std::chrono::nanoseconds timeout_;
   bool crowded_;
   bool site_noticed_ = false;
   std::function<void(const std::string&)> notice_;
-  std::vector<std::uint64_t> sent_;   // messages, by member
+  std::vector<std::uint64_t> sent_;  // messages, by member
   std::vector<std::uint64_t> taken_;
   std::shared_ptr<Poison> poison_;
   Ledger ledger_;

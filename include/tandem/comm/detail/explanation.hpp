@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Call sites in words, which ranks tell one another only when they disagree. Knows blocks and a peer's health.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "tandem/comm/board.hpp"
+#include "tandem/core/backoff.hpp"
+#include "tandem/core/deadline.hpp"
+#include "tandem/transport/concepts.hpp"
+
+namespace tandem::detail {
+
+template <WindowTransport T>
+void explain_site(T& endpoint, Block& own, std::uint64_t sequence, const std::string& site) {
+  write_text(own.site, site);
+  own.explained.store(sequence, std::memory_order_release);
+  endpoint.wake(own.explained);
+}
+
+inline std::string site_notice(const Call& call, std::uint64_t sequence, int rank, int member) {
+  return std::string("tandem: ") + name_of(call.verb) + " (operation " + std::to_string(sequence) +
+         ") is called from different places: rank " + std::to_string(rank) + " from " + call.site.text() + ", rank " +
+         std::to_string(member) + " from another";
+}
+
+/// What `peer` said of the same operation. One that does not answer costs a moment, not the deadline.
+template <WindowTransport T>
+std::string explained_site(T& endpoint, int peer, const Block& theirs, std::uint64_t sequence, std::chrono::nanoseconds timeout) {
+  const Deadline patience = Deadline::after(std::min<std::chrono::nanoseconds>(timeout, std::chrono::seconds(2)));
+  Backoff backoff(0);
+  while (!patience.expired()) {
+    if (theirs.explained.load(std::memory_order_acquire) == sequence) return read_text(theirs.site);
+    if (!backoff.wait()) continue;
+    if (endpoint.health(peer) != Health::alive) break;
+    endpoint.nap(std::chrono::microseconds(100));
+  }
+  return "an unknown place";
+}
+
+}  // namespace tandem::detail

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// An operation that a rank has begun: what it is, until when it may take, what happens when it is left unfinished, and
+// how its failure is put into words. Knows no protocol.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "tandem/comm/fingerprint.hpp"
+#include "tandem/core/deadline.hpp"
+#include "tandem/core/error.hpp"
+
+namespace tandem {
+
+/// Settable per call, as the last argument but one of every verb.
+struct CallOptions {
+  std::optional<std::chrono::nanoseconds> timeout{};  ///< instead of the communicator's
+};
+
+namespace detail {
+
+enum class Registration : std::uint8_t { none, some, all };
+
+/// Move-only. One that goes before it was closed was left by an exception (a user's functor may throw), in the middle
+/// of whatever it had in the channels: then `abandon` is called.
+class Operation {
+ public:
+  using Abandon = void (*)(void* protocol, const Operation&) noexcept;
+
+  Operation() = default;
+  Operation(const Call& call_, std::uint64_t sequence_, std::uint64_t ticket_, std::chrono::nanoseconds timeout_,
+            void* protocol, Abandon abandon)
+      : call(call_), sequence(sequence_), ticket(ticket_), timeout(timeout_), protocol_(protocol), abandon_(abandon) {}
+  Operation(Operation&& other) noexcept { *this = std::move(other); }
+  Operation& operator=(Operation&& other) noexcept {
+    call = other.call;
+    sequence = other.sequence;
+    ticket = other.ticket;
+    timeout = other.timeout;
+    deadline = other.deadline;
+    std::swap(protocol_, other.protocol_);
+    std::swap(abandon_, other.abandon_);
+    return *this;
+  }
+  ~Operation() {
+    if (abandon_ != nullptr) abandon_(protocol_, *this);
+  }
+  /// Finished, failed, or somebody else's to look after.
+  void close() noexcept { abandon_ = nullptr; }
+
+  Call call{};
+  std::uint64_t sequence = 0;
+  std::uint64_t ticket = 0;  // of the flight recorder
+  std::chrono::nanoseconds timeout{};
+  std::optional<Deadline> deadline{};  // set at the first long wait: a fast operation reads no clock
+
+ private:
+  void* protocol_ = nullptr;
+  Abandon abandon_ = nullptr;
+};
+
+/// "tandem: all_reduce (operation 3, train.cpp:5 (main)) on rank 0 of 2: ...".
+inline Error error_in(const Operation& operation, int rank, int size, ErrorKind kind, int peer,
+                      const std::string& what) {
+  return Error(kind,
+               std::string("tandem: ") + name_of(operation.call.verb) + " (operation " +
+                   std::to_string(operation.sequence) + ", " + operation.call.site.text() + ") on rank " +
+                   std::to_string(rank) + " of " + std::to_string(size) + ": " + what,
+               rank, peer, name_of(operation.call.verb));
+}
+/// "0.5 s".
+inline std::string text_of(std::chrono::nanoseconds span) {
+  const auto thousandths = std::chrono::duration_cast<std::chrono::milliseconds>(span).count();
+  return std::to_string(thousandths / 1000) + "." + std::to_string(thousandths % 1000 / 100) + " s";
+}
+
+}  // namespace detail
+}  // namespace tandem
