@@ -319,3 +319,20 @@ TEST_CASE("an exception out of a user's functor fails the communicator on every 
     }
   });
 }
+
+// Registered memory belongs to the process: when one communicator's failure takes it from the peers, an operation of
+// another one that is under way over it can no longer be right.
+TEST_CASE("a pending operation does not end as if nothing had happened to its memory") {
+  on_threads(2, [](World& world) {
+    World part = world.split(0, 0);
+    ArenaArray<float> data(world.arena(), 5000);
+    for (float& it : data) it = 1.0F;
+    auto pending = begin_all_reduce(world, std::span(data.data(), data.size()), Sum{});
+    part.poison(Error(ErrorKind::poisoned, "tandem: enough", world.rank(), world.rank()));
+    CHECK_FALSE(world.poisoned());
+    const auto error = error_of([&] { pending.finish(); });
+    REQUIRE(error);
+    CHECK(says(*error, "registered memory"));
+    CHECK(world.poisoned());
+  });
+}
