@@ -70,7 +70,9 @@ std::variant<Options, std::string> parse(int argument_count, const char* const* 
       ->capture_default_str();
   app.add_option("--data", options.data, "any UTF-8 text to train on (default: Shakespeare's plays)");
   app.add_option("--json", options.json, "file that receives the results");
-  app.add_option("--seed", options.seed, "of weights, batches and sample")->capture_default_str();
+  app.add_option("--seed", options.seed, "of weights, batches and sample")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_flag("--verify", options.verify,
                "train again in one process that adds up what the ranks would have, and count the weights that differ");
   try {
