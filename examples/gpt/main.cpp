@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program behind scripts/train: reads the options and the text, then becomes the ranks. Under a launcher (torchrun,
 // srun, mpirun) each process already is a rank.
+#include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <string>
@@ -45,8 +47,12 @@ int run(int argument_count, char** arguments) {
   // threads would not survive the fork.
   tandem::SpawnOptions how;
   how.notice = [](const std::string& text) { std::cerr << "train: " << text << std::endl; };
-  return exit_status(tandem::spawn(
-      options.ranks, [&] { return gpt::train(options, corpus); }, how));
+  const auto rank = [&] { return gpt::train(options, corpus); };
+  const int status = tandem::spawn(options.ranks, rank, how);
+  // At once: libtorch would take its time to dismantle what this process has never used, and when a rank has died all
+  // shall be over within a second.
+  std::cout.flush();
+  std::_Exit(exit_status(status));
 }
 
 }  // namespace
