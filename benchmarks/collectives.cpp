@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <benchmark/benchmark.h>
+#include <CLI/CLI.hpp>
 
 #include "harness/contest.hpp"
 #include "harness/pattern.hpp"
@@ -224,8 +224,8 @@ void measure(benchmark::State& state, Rank& self, std::size_t index, std::ostrea
     self.round(which, entries, plan, turn);
     team.align();
     const int calls = plan.block_of(entries.front());
-    state.SetIterationTime(
-        median(slowest(team, static_cast<std::size_t>(turn * calls), static_cast<std::size_t>(calls), self.options().rank_0_only)));
+    state.SetIterationTime(median(slowest(team, static_cast<std::size_t>(turn * calls), static_cast<std::size_t>(calls),
+                                          self.options().rank_0_only)));
     ++turn;
   }
   std::vector<Row> rows;
@@ -253,7 +253,8 @@ void measure(benchmark::State& state, Rank& self, std::size_t index, std::ostrea
     if (row.peer == "tandem") {
       state.counters["median_us"] = row.median_us;
       state.counters["p99_us"] = row.p99_us;
-      if (row.median_us > 0) state.counters["%bound"] = 100.0 * least_traffic(which.verb, which.ranks) * copy_us / row.median_us;
+      if (row.median_us > 0)
+        state.counters["%bound"] = 100.0 * least_traffic(which.verb, which.ranks) * copy_us / row.median_us;
     } else if (row.peer != "copy") {
       state.counters[row.peer + "_x"] = row.ratio;
     }
@@ -287,8 +288,9 @@ int lead(Rank& self, int argc, char** argv) {
   std::uint64_t all_wrong = 0;
   for (std::size_t index = 0; index < self.cases().size(); ++index) {
     const Case& which = self.cases()[index];
-    benchmark::RegisterBenchmark(which.name().c_str(),
-                                 [&, index](benchmark::State& state) { measure(state, self, index, json.get(), all_wrong); })
+    benchmark::RegisterBenchmark(
+        which.name().c_str(),
+        [&, index](benchmark::State& state) { measure(state, self, index, json.get(), all_wrong); })
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond)
         ->Iterations(Plan::for_bytes(which.bytes(), self.options().patience).rounds);
@@ -307,8 +309,9 @@ int lead(Rank& self, int argc, char** argv) {
 int main(int argc, char** argv) {
   using namespace tandem::bench;
   Options options;
-  CLI::App app{"tandem's collectives against gloo and a plain prototype, in one run. Google Benchmark's own options "
-               "(--benchmark_filter=...) may follow."};
+  CLI::App app{
+      "tandem's collectives against gloo and a plain prototype, in one run. Google Benchmark's own options "
+      "(--benchmark_filter=...) may follow."};
   app.allow_extras();
   app.add_option("--ranks", options.ranks, "ranks, forked by this program")->check(CLI::Range(2, 8));
   app.add_option("--max-bytes", options.most_bytes, "largest buffer");

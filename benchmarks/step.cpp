@@ -86,8 +86,8 @@ std::uint64_t differing_bits(const std::vector<at::Tensor>& a, const std::vector
 }
 
 template <class Module>
-std::vector<Result> run(Team& team, Communicator<ShmRing>& world, tandem_oracle::GlooGroup& group, const Options& options,
-                        const Job<Module>& job) {
+std::vector<Result> run(Team& team, Communicator<ShmRing>& world, tandem_oracle::GlooGroup& group,
+                        const Options& options, const Job<Module>& job) {
   const auto fresh = [&] {
     torch::manual_seed(7);
     return job.make();
@@ -129,7 +129,8 @@ std::vector<Result> run(Team& team, Communicator<ShmRing>& world, tandem_oracle:
   for (int step = -options.warm_up; step < options.steps; ++step) {
     const Batch& batch = batches[static_cast<std::size_t>(step + options.warm_up) % batches.size()];
     for (std::size_t turn = 0; turn < peers.size(); ++turn) {
-      const std::size_t peer = (turn + static_cast<std::size_t>(step + options.warm_up)) % peers.size();  // each goes first
+      const std::size_t peer =
+          (turn + static_cast<std::size_t>(step + options.warm_up)) % peers.size();  // each goes first
       team.align();
       const auto start = Timer::now();
       peers[peer].second(batch);
@@ -166,20 +167,23 @@ Job<Mlp> mlp(std::int64_t width, std::int64_t layers, std::int64_t batch) {
           [=] { return std::make_shared<Mlp>(width, layers); },
           [](const at::Tensor& output, const at::Tensor& target) { return at::mse_loss(output, target); },
           sgd,
-          [=] { return std::pair{torch::randn({batch, width}), torch::randn({batch, width})}; }};
+          [=] {
+            return std::pair{torch::randn({batch, width}), torch::randn({batch, width})};
+          }};
 }
 
 Job<gpt::Gpt> small_gpt(std::int64_t batch) {
   const gpt::Shape shape{65, 64, 128, 4, 4};
-  return {"gpt-small",
-          batch,
-          [=] { return std::make_shared<gpt::Gpt>(shape); },
-          [](const at::Tensor& output, const at::Tensor& target) { return gpt::loss(output, target); },
-          adamw,
-          [=] {
-            const auto text = torch::randint(shape.vocabulary, {batch, shape.context + 1}, at::kLong);
-            return std::pair{text.narrow(1, 0, shape.context).contiguous(), text.narrow(1, 1, shape.context).contiguous()};
-          }};
+  return {
+      "gpt-small",
+      batch,
+      [=] { return std::make_shared<gpt::Gpt>(shape); },
+      [](const at::Tensor& output, const at::Tensor& target) { return gpt::loss(output, target); },
+      adamw,
+      [=] {
+        const auto text = torch::randint(shape.vocabulary, {batch, shape.context + 1}, at::kLong);
+        return std::pair{text.narrow(1, 0, shape.context).contiguous(), text.narrow(1, 1, shape.context).contiguous()};
+      }};
 }
 
 /// Every case by the name that --models takes.
@@ -254,7 +258,9 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", options.ranks, "ranks, forked by this program")->check(CLI::Range(2, 8));
   app.add_option("--steps", options.steps, "timed steps")->check(CLI::Range(1, 10000));
   app.add_option("--warm-up", options.warm_up, "steps before")->check(CLI::Range(0, 1000));
-  app.add_option("--models", options.models, "cases to run; all unless given")->delimiter(',')->check(CLI::IsMember(names));
+  app.add_option("--models", options.models, "cases to run; all unless given")
+      ->delimiter(',')
+      ->check(CLI::IsMember(names));
   app.add_option("--json", options.json, "write one JSON object per line and peer");
   app.add_flag("--pin", options.pin, "bind every rank to a processor");
   try {

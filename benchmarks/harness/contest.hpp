@@ -20,12 +20,18 @@ enum class Verb { all_reduce, reduce_scatter, all_gather, broadcast, send, barri
 
 constexpr const char* name_of(Verb verb) noexcept {
   switch (verb) {
-    case Verb::all_reduce: return "all_reduce";
-    case Verb::reduce_scatter: return "reduce_scatter";
-    case Verb::all_gather: return "all_gather";
-    case Verb::broadcast: return "broadcast";
-    case Verb::send: return "send";
-    case Verb::barrier: return "barrier";
+    case Verb::all_reduce:
+      return "all_reduce";
+    case Verb::reduce_scatter:
+      return "reduce_scatter";
+    case Verb::all_gather:
+      return "all_gather";
+    case Verb::broadcast:
+      return "broadcast";
+    case Verb::send:
+      return "send";
+    case Verb::barrier:
+      return "barrier";
   }
   return "?";
 }
@@ -52,9 +58,9 @@ struct Entry {
   std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::function<void()> operate;
-  bool sluggish = false;    ///< costs hundreds of microseconds whatever the size: fewer calls for the same patience
-  bool checked = true;      ///< its result is compared with the right one
-  int calls_per_sample = 1; ///< more than one where a single call is shorter than reading the clock
+  bool sluggish = false;     ///< costs hundreds of microseconds whatever the size: fewer calls for the same patience
+  bool checked = true;       ///< its result is compared with the right one
+  int calls_per_sample = 1;  ///< more than one where a single call is shorter than reading the clock
 };
 
 /// How many calls a peer makes per round, and how many rounds.
@@ -92,7 +98,8 @@ std::uint64_t wrong(Pattern<T>& pattern, const Case& which, const Entry& entry, 
   const auto all = Range{0, static_cast<std::size_t>(which.ranks)};
   const auto only = [](int one) { return Range{static_cast<std::size_t>(one), static_cast<std::size_t>(one) + 1}; };
   switch (which.verb) {
-    case Verb::all_reduce: return pattern.wrong(output, 0, which.count, all, turn);
+    case Verb::all_reduce:
+      return pattern.wrong(output, 0, which.count, all, turn);
     case Verb::reduce_scatter: {
       const Range slice = slice_of(which.count, which.ranks, rank);
       return pattern.wrong(output, slice.begin, slice.size(), all, turn);
@@ -105,9 +112,12 @@ std::uint64_t wrong(Pattern<T>& pattern, const Case& which, const Entry& entry, 
       }
       return count;
     }
-    case Verb::broadcast: return pattern.wrong(output, 0, which.count, only(0), turn);
-    case Verb::send: return pattern.wrong(output, 0, which.count, only(rank % 2 == 0 ? rank : rank - 1), turn);
-    case Verb::barrier: return 0;
+    case Verb::broadcast:
+      return pattern.wrong(output, 0, which.count, only(0), turn);
+    case Verb::send:
+      return pattern.wrong(output, 0, which.count, only(rank % 2 == 0 ? rank : rank - 1), turn);
+    case Verb::barrier:
+      return 0;
   }
   return 0;
 }

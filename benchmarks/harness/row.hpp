@@ -26,12 +26,16 @@ struct Row {
 constexpr double bus_factor(Verb verb, int ranks) noexcept {
   const double n = ranks;
   switch (verb) {
-    case Verb::all_reduce: return 2.0 * (n - 1.0) / n;
+    case Verb::all_reduce:
+      return 2.0 * (n - 1.0) / n;
     case Verb::reduce_scatter:
-    case Verb::all_gather: return (n - 1.0) / n;
+    case Verb::all_gather:
+      return (n - 1.0) / n;
     case Verb::broadcast:
-    case Verb::send: return 1.0;
-    case Verb::barrier: return 0.0;
+    case Verb::send:
+      return 1.0;
+    case Verb::barrier:
+      return 0.0;
   }
   return 0.0;
 }
@@ -40,12 +44,18 @@ constexpr double bus_factor(Verb verb, int ranks) noexcept {
 constexpr double least_traffic(Verb verb, int ranks) noexcept {
   const double n = ranks;
   switch (verb) {
-    case Verb::all_reduce: return 1.0;                      // ND read, ND written
-    case Verb::reduce_scatter: return (n + 1.0) / (2.0 * n);  // ND read, D written
-    case Verb::all_gather: return (n + 1.0) / (2.0 * n);      // D read, ND written
-    case Verb::broadcast: return 0.5;                       // D read, (N-1)D written
-    case Verb::send: return 0.5;                            // N/2 pairs: each D read, D written
-    case Verb::barrier: return 0.0;
+    case Verb::all_reduce:
+      return 1.0;  // ND read, ND written
+    case Verb::reduce_scatter:
+      return (n + 1.0) / (2.0 * n);  // ND read, D written
+    case Verb::all_gather:
+      return (n + 1.0) / (2.0 * n);  // D read, ND written
+    case Verb::broadcast:
+      return 0.5;  // D read, (N-1)D written
+    case Verb::send:
+      return 0.5;  // N/2 pairs: each D read, D written
+    case Verb::barrier:
+      return 0.0;
   }
   return 0.0;
 }

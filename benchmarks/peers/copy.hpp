@@ -16,7 +16,8 @@ namespace tandem::bench {
 /// Two buffers of one rank, in shared pages (huge ones where the kernel has them) like the windows it is the bound of.
 class Copy {
  public:
-  explicit Copy(std::size_t bytes) : bytes_(round_up(bytes, page_bytes) + 37 * page_bytes) {  // not a power of two apart
+  explicit Copy(std::size_t bytes)
+      : bytes_(round_up(bytes, page_bytes) + 37 * page_bytes) {  // not a power of two apart
     from_ = map(bytes_);
     to_ = map(bytes_);
     std::memset(from_, 1, bytes_);

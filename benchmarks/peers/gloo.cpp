@@ -4,9 +4,9 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/from_blob.h>
+#include <torch/version.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/version.h>
 
 #include <utility>
 #include <vector>
@@ -16,15 +16,24 @@ namespace {
 
 std::optional<at::ScalarType> scalar_type(Dtype dtype) {
   switch (dtype) {
-    case Dtype::float32: return at::kFloat;
-    case Dtype::float64: return at::kDouble;
-    case Dtype::float16: return at::kHalf;
-    case Dtype::bfloat16: return at::kBFloat16;
-    case Dtype::int8: return at::kChar;
-    case Dtype::uint8: return at::kByte;
-    case Dtype::int32: return at::kInt;
-    case Dtype::int64: return at::kLong;
-    case Dtype::opaque: break;
+    case Dtype::float32:
+      return at::kFloat;
+    case Dtype::float64:
+      return at::kDouble;
+    case Dtype::float16:
+      return at::kHalf;
+    case Dtype::bfloat16:
+      return at::kBFloat16;
+    case Dtype::int8:
+      return at::kChar;
+    case Dtype::uint8:
+      return at::kByte;
+    case Dtype::int32:
+      return at::kInt;
+    case Dtype::int64:
+      return at::kLong;
+    case Dtype::opaque:
+      break;
   }
   return std::nullopt;
 }
@@ -76,10 +85,13 @@ std::function<void()> Gloo::operation(const Case& which, std::byte* input, std::
       };
     case Verb::send:
       return [gloo, rank, tensors = std::vector<at::Tensor>{view(input, which.count)}]() mutable {
-        if (rank % 2 == 0) gloo->send(tensors, rank + 1, 0)->wait();
-        else gloo->recv(tensors, rank - 1, 0)->wait();
+        if (rank % 2 == 0)
+          gloo->send(tensors, rank + 1, 0)->wait();
+        else
+          gloo->recv(tensors, rank - 1, 0)->wait();
       };
-    case Verb::barrier: return [gloo] { gloo->barrier()->wait(); };
+    case Verb::barrier:
+      return [gloo] { gloo->barrier()->wait(); };
   }
   return {};
 }

@@ -133,8 +133,10 @@ void Prototype::exchange(float* data, std::size_t count, int send_run, int recei
     if (receive < receive_end && flags_->written[previous].value.load(std::memory_order_acquire) > received_) {
       const std::size_t length = std::min(slot_count, receive_end - receive);
       const auto* const slot = reinterpret_cast<const float*>(slots_[previous] + (received_ % slots) * slot_bytes);
-      if (add) add_to(data + receive, slot, length);
-      else std::memcpy(data + receive, slot, length * sizeof(float));
+      if (add)
+        add_to(data + receive, slot, length);
+      else
+        std::memcpy(data + receive, slot, length * sizeof(float));
       receive += length;
       flags_->drained[rank_].value.store(++received_, std::memory_order_release);
       progress = true;

@@ -27,7 +27,8 @@ std::function<void()> tandem_operation(Communicator<Transport>& world, const Cas
   T* const out = reinterpret_cast<T*>(output);
   const std::span<T> whole(in, which.count);
   switch (which.verb) {
-    case Verb::all_reduce: return [&world, whole] { all_reduce(world, whole, Sum{}); };
+    case Verb::all_reduce:
+      return [&world, whole] { all_reduce(world, whole, Sum{}); };
     case Verb::reduce_scatter:
       return [&world, whole, result = std::span<T>(out, slice.size())] {
         reduce_scatter(world, std::span<const T>(whole), result, Sum{});
@@ -36,13 +37,17 @@ std::function<void()> tandem_operation(Communicator<Transport>& world, const Cas
       return [&world, own = std::span<const T>(in, slice.size()), result = std::span<T>(out, which.count)] {
         all_gather(world, own, result);
       };
-    case Verb::broadcast: return [&world, whole] { broadcast(world, whole, 0); };
+    case Verb::broadcast:
+      return [&world, whole] { broadcast(world, whole, 0); };
     case Verb::send:
       return [&world, whole] {
-        if (world.rank() % 2 == 0) send(world, std::span<const T>(whole), world.rank() + 1);
-        else recv(world, whole, world.rank() - 1);
+        if (world.rank() % 2 == 0)
+          send(world, std::span<const T>(whole), world.rank() + 1);
+        else
+          recv(world, whole, world.rank() - 1);
       };
-    case Verb::barrier: return [&world] { barrier(world); };
+    case Verb::barrier:
+      return [&world] { barrier(world); };
   }
   return {};
 }
