@@ -43,7 +43,8 @@ int run_rank() {
     }
   }
   // One write, so that the lines of ranks that share a pipe stay whole.
-  const std::string line = "met " + std::to_string(me.rank) + " of " + std::to_string(me.size) + " by " + me.source + "\n";
+  const std::string line =
+      "met " + std::to_string(me.rank) + " of " + std::to_string(me.size) + " by " + me.source + "\n";
   return ::write(STDOUT_FILENO, line.data(), line.size()) == static_cast<ssize_t>(line.size()) ? 0 : 1;
 }
 

@@ -28,8 +28,8 @@ struct Identity {
   int size = 1;
   int local_rank = 0;  ///< among the ranks of this host
   int local_size = 1;
-  std::string rendezvous;         ///< the same text on all ranks of the job, different in any other job on the host
-  std::string source = "alone";   ///< the launcher whose variables were read
+  std::string rendezvous;        ///< the same text on all ranks of the job, different in any other job on the host
+  std::string source = "alone";  ///< the launcher whose variables were read
 };
 
 namespace detail {
@@ -69,8 +69,9 @@ inline bool present(const LauncherVariables& one) {
   return environment(one.rank) || environment(one.size);
 }
 
-/// "12@5678 pid:[4026531836]": a process, the moment it started, the namespace that numbers it. Each alone repeats: numbers
-/// are used again, and containers that share a network count from 1 and start in the same hundredth of a second.
+/// "12@5678 pid:[4026531836]": a process, the moment it started, the namespace that numbers it. Each alone repeats:
+/// numbers are used again, and containers that share a network count from 1 and start in the same hundredth of a
+/// second.
 inline std::string process_key(pid_t process) {
   std::string key = std::to_string(process);
   std::ifstream file("/proc/" + key + "/stat");
@@ -100,8 +101,7 @@ inline std::string job_name(const LauncherVariables& one) {
   const std::string_view launcher = one.launcher;
   if (launcher == "torchrun" && environment("MASTER_PORT")) {
     std::string name = "torchrun";
-    for (const char* const part :
-         {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
+    for (const char* const part : {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
       name += ':';  // not ":" + ..., of which g++ 12 warns falsely at -O3 (-Wrestrict)
       name += environment(part).value_or("");
     }
@@ -205,8 +205,7 @@ inline Identity identity_from_environment() {
     if (!detail::present(one)) continue;
     const bool slurm = std::string_view(one.launcher) == "Slurm";
     // srun --preserve-env leaves the allocation's SLURM_NTASKS in place, while the step's own number is always right.
-    const char* const size_variable =
-        slurm && environment("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : one.size;
+    const char* const size_variable = slurm && environment("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : one.size;
     for (const auto& [given, missing] : {std::pair(one.rank, size_variable), std::pair(size_variable, one.rank)}) {
       if (environment(missing)) continue;
       throw Error(ErrorKind::environment,

@@ -22,16 +22,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "tandem/comm/detail/line_relay.hpp"
+#include "tandem/comm/detail/thread_count.hpp"
 #include "tandem/comm/identity.hpp"
 #include "tandem/core/deadline.hpp"
 #include "tandem/core/error.hpp"
@@ -46,26 +45,12 @@ struct SpawnOptions {
   std::chrono::milliseconds farewell{500};
   /// How long a rank may take to end after SIGTERM (or after the signal that this process was sent), before SIGKILL.
   std::chrono::milliseconds grace{2000};
-  /// Told once per event what a user should know ("rank 1 was killed by signal 9 (Killed)"); the library prints nothing.
+  /// Told once per event what a user should know ("rank 1 was killed by signal 9 (Killed)"); the library prints
+  /// nothing.
   std::function<void(const std::string&)> notice;
 };
 
 namespace detail {
-
-#if defined(__SANITIZE_ADDRESS__)
-inline constexpr bool address_sanitized = true;
-#elif defined(__has_feature)
-inline constexpr bool address_sanitized = __has_feature(address_sanitizer);
-#else
-inline constexpr bool address_sanitized = false;
-#endif
-#if defined(__SANITIZE_THREAD__)
-inline constexpr bool thread_sanitized = true;
-#elif defined(__has_feature)
-inline constexpr bool thread_sanitized = __has_feature(thread_sanitizer);
-#else
-inline constexpr bool thread_sanitized = false;
-#endif
 
 /// Runs in the parent only. Whatever ends its life, the children end before it does.
 class Supervisor {
@@ -74,14 +59,15 @@ class Supervisor {
     // A signal that is ignored (nohup, a shell's background job) stays ignored; a blocked one would be queued.
     sigemptyset(&handled_);
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
-      struct sigaction current{};
+      struct sigaction current {};
       if (::sigaction(signal, nullptr, &current) == 0 && current.sa_handler != SIG_IGN) sigaddset(&handled_, signal);
     }
     signals_ = Descriptor(::signalfd(-1, &handled_, SFD_CLOEXEC | SFD_NONBLOCK));
     if (!signals_) throw system_failure("spawn: cannot watch for signals");
-    // Blocked and read from a descriptor: the program's own handlers are never touched, only held off until spawn returns.
+    // Blocked and read from a descriptor: the program's own handlers are never touched, only held off until spawn
+    // returns.
     ::sigprocmask(SIG_BLOCK, &handled_, &old_mask_);
-    struct sigaction plain{};
+    struct sigaction plain {};
     plain.sa_handler = SIG_DFL;  // with SIG_IGN the kernel would throw the children's statuses away
     ::sigaction(SIGCHLD, &plain, &old_child_action_);
   }
@@ -110,7 +96,8 @@ class Supervisor {
     for (Rank& rank : ranks_) {
       for (std::size_t i = 0; i < 2; ++i) {
         if (!rank.output[i].open()) continue;
-        rank.output[i].relay_some(outlets_[i]);  // a whole pipe at once; what a process left behind adds is its own affair
+        rank.output[i].relay_some(
+            outlets_[i]);  // a whole pipe at once; what a process left behind adds is its own affair
         rank.output[i].finish(outlets_[i]);
       }
     }
@@ -206,7 +193,7 @@ class Supervisor {
     for (int signal = 1; signal < NSIG; ++signal) {
       const bool fault = signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL;
       if (fault && (address_sanitized || thread_sanitized)) continue;  // their report is wanted in a rank too
-      struct sigaction action{};
+      struct sigaction action {};
       if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) continue;
       if (action.sa_handler == SIG_DFL) continue;
       action = {};
@@ -215,8 +202,8 @@ class Supervisor {
     }
   }
 
-  /// In the child: runs main and ends as the program would have ended under a launcher, with exit(): static objects made
-  /// in main are destroyed, files are flushed. (_exit would lose what they hold.)
+  /// In the child: runs main and ends as the program would have ended under a launcher, with exit(): static objects
+  /// made in main are destroyed, files are flushed. (_exit would lose what they hold.)
   [[noreturn]] static void perform(const std::function<int()>& main, const Descriptor& report) {
     int status = 1;
     try {
@@ -242,7 +229,10 @@ class Supervisor {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       Rank& here = ranks_[rank];
       int status = 0;
-      if (here.process <= 0 || ::waitpid(here.process, &status, WNOHANG) == 0) continue;
+      if (here.process <= 0) continue;
+      const pid_t waited = ::waitpid(here.process, &status, WNOHANG);
+      if (waited == 0) continue;
+      if (waited < 0) status = W_EXITCODE(1, 0);  // somebody else waited for it: not known to have gone well
       here.process = 0;
       here.ended.reset();
       if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
@@ -348,7 +338,7 @@ class Supervisor {
   std::array<Outlet, 2> outlets_{Outlet(STDOUT_FILENO), Outlet(STDERR_FILENO)};
   sigset_t handled_{};
   sigset_t old_mask_{};
-  struct sigaction old_child_action_{};
+  struct sigaction old_child_action_ {};
   Descriptor signals_;
   Deadline deadline_ = Deadline::never();
   int status_ = 0;
@@ -357,33 +347,24 @@ class Supervisor {
   bool urgent_ = false;  // a second signal came
 };
 
-inline int count_threads() {
-  std::error_code fault;
-  int count = 0;
-  for (std::filesystem::directory_iterator at("/proc/self/task", fault), end; !fault && at != end; at.increment(fault)) {
-    ++count;
-  }
-  return count;
-}
-
 }  // namespace detail
 
 /// Forks `ranks` children that each run `main` as one rank (TANDEM_RANK and its kin are set for join), waits for all of
-/// them, and returns what main() should return: 0, or the status of the first rank that failed (128 + signal when it was
-/// killed, 1 when an exception left main), or 128 + the signal that this process was sent. When a rank fails the others
-/// are ended; nothing is left behind, even when this process is killed. A child ends with exit(), so that static objects
-/// from before the call are destroyed in it too. Call it before libtorch computes or any thread starts: a fork copies
-/// only the calling thread, so with others running it throws Error(environment).
+/// them, and returns what main() should return: 0, or the status of the first rank that failed (128 + signal when it
+/// was killed, 1 when an exception left main), or 128 + the signal that this process was sent. When a rank fails the
+/// others are ended; nothing is left behind, even when this process is killed. A child ends with exit(), so that static
+/// objects from before the call are destroyed in it too. Call it before libtorch computes or any thread starts: a fork
+/// copies only the calling thread, so with others running it throws Error(environment).
 inline int spawn(int ranks, const std::function<int()>& main, const SpawnOptions& options = {}) {
   if (ranks < 1 || ranks > 1024 || !main) {
-    throw Error(ErrorKind::argument, !main ? "tandem: spawn: no main to run"
-                                           : "tandem: spawn: " + std::to_string(ranks) +
-                                                 " ranks cannot be; one host takes from 1 to 1024");
+    throw Error(ErrorKind::argument,
+                !main ? "tandem: spawn: no main to run"
+                      : "tandem: spawn: " + std::to_string(ranks) + " ranks cannot be; one host takes from 1 to 1024");
   }
-  constexpr int own = detail::thread_sanitized ? 2 : 1;  // ThreadSanitizer runs one itself, and starts it again in a child
-  if (const int threads = detail::count_threads(); threads > own) {
-    throw Error(ErrorKind::environment, "tandem: spawn: this process already runs " + std::to_string(threads) +
-                                            " threads, of which a fork copies only one; call spawn first, before "
+  if (const int others = detail::other_threads(); others > 0) {
+    throw Error(ErrorKind::environment, "tandem: spawn: this process already runs " + std::to_string(others) +
+                                            (others == 1 ? " other thread" : " other threads") +
+                                            ", and a fork copies only the calling one; call spawn first, before "
                                             "libtorch computes anything or any thread starts");
   }
   return detail::Supervisor(ranks, options).run(main);

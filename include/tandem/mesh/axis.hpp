@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One named direction of a mesh of ranks and how many ranks lie along it. Knows nothing of what they do with each other.
+// One named direction of a mesh of ranks and how many ranks lie along it. Knows nothing of what they do with each
+// other.
 #pragma once
 
 #include <concepts>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks laid out along named axes: rank <-> coordinates, and which ranks share an axis. Arithmetic only, all of it usable
-// at compile time; must not know communicators, which take (color, key) from here.
+// Ranks laid out along named axes: rank <-> coordinates, and which ranks share an axis. Arithmetic only, all of it
+// usable at compile time; must not know communicators, which take (color, key) from here.
 #pragma once
 
 #include <array>
@@ -60,8 +60,8 @@ class AxisRanks {
   int count_;
 };
 
-/// A mesh of a whole world: `Mesh<Axis<DataAxis, 2>, Axis<StageAxis, 4>> mesh(8)`. The first axis varies slowest, so that
-/// the ranks of the last one are neighbours: ranks 0 to 3 are the four stages of the first copy of the data.
+/// A mesh of a whole world: `Mesh<Axis<DataAxis, 2>, Axis<StageAxis, 4>> mesh(8)`. The first axis varies slowest, so
+/// that the ranks of the last one are neighbours: ranks 0 to 3 are the four stages of the first copy of the data.
 template <AxisType... Axes>
 class Mesh {
   static constexpr std::size_t count = sizeof...(Axes);
@@ -131,14 +131,12 @@ class Mesh {
   constexpr const Coordinates& extents() const noexcept { return extents_; }
 
   template <class Tag>
-    requires has_axis<Tag>
-  constexpr int extent() const noexcept {
-    return extents_[index<Tag>];
-  }
+  requires has_axis<Tag>
+  constexpr int extent() const noexcept { return extents_[index<Tag>]; }
 
   /// Where a rank of the world lies on an axis.
   template <class Tag>
-    requires has_axis<Tag>
+  requires has_axis<Tag>
   constexpr int coordinate(int rank) const {
     check_rank(rank);
     return on_axis(rank, index<Tag>);
@@ -161,14 +159,14 @@ class Mesh {
 
   /// The ranks that differ from this one at most in their coordinate on the axis: itself among them.
   template <class Tag>
-    requires has_axis<Tag>
+  requires has_axis<Tag>
   constexpr AxisRanks ranks_along(int rank) const {
     return {rank - coordinate<Tag>(rank) * strides_[index<Tag>], strides_[index<Tag>], extent<Tag>()};
   }
   /// A number that the ranks of ranks_along share, and no others: with the coordinate as the key this is what splits a
   /// communicator into the groups of the axis. Groups count from 0, in the order of their first ranks.
   template <class Tag>
-    requires has_axis<Tag>
+  requires has_axis<Tag>
   constexpr int color(int rank) const {
     check_rank(rank);
     const int stride = strides_[index<Tag>];
@@ -195,9 +193,8 @@ class Mesh {
     if (rank < 0 || rank >= size_) refuse_rank(rank);
   }
   [[noreturn]] void refuse_rank(int rank) const {
-    throw Error(ErrorKind::argument,
-                "tandem: rank " + std::to_string(rank) + " does not lie in a mesh of " + std::to_string(size_) +
-                    " ranks, " + text());
+    throw Error(ErrorKind::argument, "tandem: rank " + std::to_string(rank) + " does not lie in a mesh of " +
+                                         std::to_string(size_) + " ranks, " + text());
   }
   [[noreturn]] void refuse_coordinate(std::size_t axis, int coordinate) const {
     throw Error(ErrorKind::argument, "tandem: coordinate " + std::to_string(coordinate) + " does not lie on the " +
@@ -205,7 +202,8 @@ class Mesh {
   }
   [[noreturn]] static void refuse(int world_size) {
     if (world_size < 1) {
-      throw Error(ErrorKind::argument, "tandem: world size " + std::to_string(world_size) + " is not a number of ranks");
+      throw Error(ErrorKind::argument,
+                  "tandem: world size " + std::to_string(world_size) + " is not a number of ranks");
     }
     std::string numbers;
     std::string words;

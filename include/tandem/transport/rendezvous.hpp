@@ -18,9 +18,9 @@
 namespace tandem {
 
 /// Every rank gives one Introduction and gets all of them, by rank; its own entry is what it gave. All return, or all
-/// throw: who died, who is missing at the deadline, who claims whose rank, whose size differs is named on every rank that
-/// can be reached. The name may be any text and may be used again at once, after success and after failure. Leaves no
-/// file and no socket behind; descriptors received are closed on exec.
+/// throw: who died, who is missing at the deadline, who claims whose rank, whose size differs is named on every rank
+/// that can be reached. The name may be any text and may be used again at once, after success and after failure. Leaves
+/// no file and no socket behind; descriptors received are closed on exec.
 inline std::vector<Introduction> meet(const std::string& name, int rank, int size, Introduction mine,
                                       Deadline deadline) {
   const detail::Meeting meeting{name, rank, size, deadline};
@@ -31,8 +31,8 @@ inline std::vector<Introduction> meet(const std::string& name, int rank, int siz
   }
   if (mine.data.size() > detail::rendezvous_most_bytes ||
       mine.descriptors.size() > detail::rendezvous_most_descriptors) {
-    throw meeting.failure(ErrorKind::argument, "an introduction of " + std::to_string(mine.data.size()) + " bytes and " +
-                                                   std::to_string(mine.descriptors.size()) +
+    throw meeting.failure(ErrorKind::argument, "an introduction of " + std::to_string(mine.data.size()) +
+                                                   " bytes and " + std::to_string(mine.descriptors.size()) +
                                                    " descriptors is too large: at most " +
                                                    std::to_string(detail::rendezvous_most_bytes) + " and " +
                                                    std::to_string(detail::rendezvous_most_descriptors));

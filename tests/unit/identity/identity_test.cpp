@@ -19,7 +19,8 @@ using namespace tandem;
 
 namespace {
 
-/// Exactly these variables, of all that identity.hpp may read, while it lives; the test may itself run under a launcher.
+/// Exactly these variables, of all that identity.hpp may read, while it lives; the test may itself run under a
+/// launcher.
 class Environment {
  public:
   explicit Environment(const std::map<std::string, std::string>& wanted) {
@@ -79,15 +80,24 @@ void check_place(const Identity& identity, int rank, int size, int local_rank, i
   CHECK(identity.source == source);
 }
 
-const Variables torchrun{{"RANK", "5"},          {"WORLD_SIZE", "8"},      {"LOCAL_RANK", "1"},
-                         {"LOCAL_WORLD_SIZE", "4"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"},
-                         {"TORCHELASTIC_RUN_ID", "none"}, {"TORCHELASTIC_RESTART_COUNT", "0"}};
+const Variables torchrun{{"RANK", "5"},
+                         {"WORLD_SIZE", "8"},
+                         {"LOCAL_RANK", "1"},
+                         {"LOCAL_WORLD_SIZE", "4"},
+                         {"MASTER_ADDR", "node0"},
+                         {"MASTER_PORT", "29500"},
+                         {"TORCHELASTIC_RUN_ID", "none"},
+                         {"TORCHELASTIC_RESTART_COUNT", "0"}};
 const Variables open_mpi{{"OMPI_COMM_WORLD_RANK", "2"},       {"OMPI_COMM_WORLD_SIZE", "3"},
                          {"OMPI_COMM_WORLD_LOCAL_RANK", "2"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"},
                          {"PMIX_NAMESPACE", "1899036673"},    {"OMPI_MCA_ess_base_jobid", "1899036673"}};
 const Variables mpich{{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
-const Variables slurm{{"SLURM_PROCID", "5"},  {"SLURM_NTASKS", "7"},  {"SLURM_LOCALID", "1"},
-                      {"SLURM_STEP_ID", "0"}, {"SLURM_JOB_ID", "42"}, {"SLURM_NODEID", "2"},
+const Variables slurm{{"SLURM_PROCID", "5"},
+                      {"SLURM_NTASKS", "7"},
+                      {"SLURM_LOCALID", "1"},
+                      {"SLURM_STEP_ID", "0"},
+                      {"SLURM_JOB_ID", "42"},
+                      {"SLURM_NODEID", "2"},
                       {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"}};
 const Variables by_hand{{"TANDEM_RANK", "1"}, {"TANDEM_SIZE", "2"}};
 
@@ -98,9 +108,7 @@ Variables operator+(Variables left, const Variables& right) {
 
 }  // namespace
 
-TEST_CASE("without a launcher a process is alone") {
-  check_place(identity_for({}), 0, 1, 0, 1, "alone");
-}
+TEST_CASE("without a launcher a process is alone") { check_place(identity_for({}), 0, 1, 0, 1, "alone"); }
 
 TEST_CASE("each launcher's variables say who a process is") {
   check_place(identity_for(torchrun), 5, 8, 1, 4, "torchrun");
@@ -168,8 +176,7 @@ TEST_CASE("launchers that disagree are both named, with both values") {
   CHECK(contains(ranks, "TANDEM_RANK=4"));
   CHECK(contains(ranks, "RANK=5"));
   CHECK(contains(ranks, "disagree about the rank"));
-  const std::string sizes =
-      refusal_for(open_mpi + Variables{{"RANK", "2"}, {"WORLD_SIZE", "4"}});
+  const std::string sizes = refusal_for(open_mpi + Variables{{"RANK", "2"}, {"WORLD_SIZE", "4"}});
   CHECK(contains(sizes, "WORLD_SIZE=4"));
   CHECK(contains(sizes, "OMPI_COMM_WORLD_SIZE=3"));
   CHECK(contains(sizes, "number of ranks"));
@@ -202,7 +209,8 @@ TEST_CASE("values that cannot be are quoted") {
     CAPTURE(bad);
     CHECK(contains(refusal_for({{"RANK", "0"}, {"WORLD_SIZE", bad}}), "WORLD_SIZE=\"" + std::string(bad) + "\""));
   }
-  CHECK(contains(refusal_for({{"TANDEM_RANK", "2"}, {"TANDEM_SIZE", "2"}}), "TANDEM_RANK=2 is not below TANDEM_SIZE=2"));
+  CHECK(
+      contains(refusal_for({{"TANDEM_RANK", "2"}, {"TANDEM_SIZE", "2"}}), "TANDEM_RANK=2 is not below TANDEM_SIZE=2"));
   CHECK(contains(refusal_for(by_hand + Variables{{"TANDEM_LOCAL_RANK", "3"}, {"TANDEM_LOCAL_SIZE", "2"}}),
                  "TANDEM_LOCAL_RANK=3 is not below TANDEM_LOCAL_SIZE=2"));
   CHECK(contains(refusal_for(by_hand + Variables{{"TANDEM_LOCAL_SIZE", "4"}}), "does not fit"));
@@ -210,12 +218,15 @@ TEST_CASE("values that cannot be are quoted") {
 
 TEST_CASE("TANDEM_RENDEZVOUS is taken as it is, whoever says the rank") {
   for (const Variables& launcher : {torchrun, open_mpi, mpich, slurm, by_hand}) {
-    CHECK(identity_for(launcher + Variables{{"TANDEM_RENDEZVOUS", "a name / of 世界"}}).rendezvous == "a name / of 世界");
+    CHECK(identity_for(launcher + Variables{{"TANDEM_RENDEZVOUS", "a name / of 世界"}}).rendezvous ==
+          "a name / of 世界");
   }
 }
 
 TEST_CASE("ranks of one job share the rendezvous, jobs on one host do not") {
-  const auto place = [](const Variables& base, const Variables& change) { return identity_for(base + change).rendezvous; };
+  const auto place = [](const Variables& base, const Variables& change) {
+    return identity_for(base + change).rendezvous;
+  };
   CHECK(place(torchrun, {{"RANK", "4"}, {"LOCAL_RANK", "0"}}) == place(torchrun, {}));
   CHECK(place(torchrun, {{"MASTER_PORT", "29501"}}) != place(torchrun, {}));
   CHECK(place(torchrun, {{"TORCHELASTIC_RUN_ID", "job2"}}) != place(torchrun, {}));

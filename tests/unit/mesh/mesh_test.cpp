@@ -38,8 +38,8 @@ constexpr bool is_bijection(int world_size) {
   return expected == typename M::Coordinates{};
 }
 
-/// The groups of an axis cut the world into parts of equal size, ordered by coordinate, and the color names them. (Every
-/// member has the group's color, and each color has as many ranks as a group: so no two groups share one.)
+/// The groups of an axis cut the world into parts of equal size, ordered by coordinate, and the color names them.
+/// (Every member has the group's color, and each color has as many ranks as a group: so no two groups share one.)
 template <class M, class Tag>
 constexpr bool is_partition(int world_size) {
   const M mesh(world_size);
@@ -123,16 +123,19 @@ TEST_CASE("a world that does not fit is refused with its equation") {
 TEST_CASE("ranks and coordinates outside the mesh are refused by name") {
   const Grid24 mesh(8);
   for (const int rank : {-1, 8, 1 << 30}) {
-    const std::string who = "tandem: rank " + std::to_string(rank) + " does not lie in a mesh of 8 ranks, 2 x 4 (data x stage)";
+    const std::string who =
+        "tandem: rank " + std::to_string(rank) + " does not lie in a mesh of 8 ranks, 2 x 4 (data x stage)";
     CHECK(refusal([&] { mesh.coordinates(rank); }) == who);
     CHECK(refusal([&] { mesh.coordinate<StageAxis>(rank); }) == who);
     CHECK(refusal([&] { mesh.ranks_along<DataAxis>(rank); }) == who);
     CHECK(refusal([&] { mesh.color<DataAxis>(rank); }) == who);
   }
-  CHECK(refusal([&] { mesh.rank({1, 4}); }) ==
-        "tandem: coordinate 4 does not lie on the stage axis of a mesh of 2 x 4 (data x stage)");
-  CHECK(refusal([&] { mesh.rank({-1, 0}); }) ==
-        "tandem: coordinate -1 does not lie on the data axis of a mesh of 2 x 4 (data x stage)");
+  CHECK(refusal([&] {
+          mesh.rank({1, 4});
+        }) == "tandem: coordinate 4 does not lie on the stage axis of a mesh of 2 x 4 (data x stage)");
+  CHECK(refusal([&] {
+          mesh.rank({-1, 0});
+        }) == "tandem: coordinate -1 does not lie on the data axis of a mesh of 2 x 4 (data x stage)");
 }
 
 TEST_CASE("a large mesh is no different") {

@@ -35,7 +35,9 @@ class Stopwatch {
   Clock::time_point begin_ = Clock::now();
 };
 
-inline std::byte pattern(int rank, std::size_t at) { return std::byte((at * 31 + static_cast<std::size_t>(rank) * 7) % 251); }
+inline std::byte pattern(int rank, std::size_t at) {
+  return std::byte((at * 31 + static_cast<std::size_t>(rank) * 7) % 251);
+}
 
 /// `bytes` bytes, and `files` memory files that hold "RANK.FILE"; all differ by rank.
 inline Introduction introduction(int rank, std::size_t bytes, int files) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Meetings that succeed: every rank has what every rank gave, under any name, any number of times, in any order.
-#include <signal.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 
@@ -42,7 +42,9 @@ TEST_CASE("all ranks get all introductions") {
 
 TEST_CASE("64 ranks meet") {
   const std::string name = fresh_rendezvous();
-  on_ranks(64, [&](int rank) { check_introductions(meet(name, rank, 64, introduction(rank, 100, 2), soon(30)), 64, 100, 2); });
+  on_ranks(64, [&](int rank) {
+    check_introductions(meet(name, rank, 64, introduction(rank, 100, 2), soon(30)), 64, 100, 2);
+  });
 }
 
 TEST_CASE("C039: many ranks start before rank 0 listens") {
@@ -104,7 +106,7 @@ TEST_CASE("a meeting that failed does not stand in the way of the next") {
 TEST_CASE("C036: signals that interrupt every call do no harm") {
   const std::string name = fresh_rendezvous();
   on_ranks(3, [&](int rank) {
-    struct sigaction action{};
+    struct sigaction action {};
     action.sa_handler = [](int) {};  // without SA_RESTART
     ::sigaction(SIGALRM, &action, nullptr);
     const itimerval often{{0, 300}, {0, 300}};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program that calls spawn, run as a process of its own, so that a test can kill it, signal it and read what it printed.
+// A program that calls spawn, run as a process of its own, so that a test can kill it, signal it and read what it
+// printed.
 #pragma once
 
 #include <doctest/doctest.h>

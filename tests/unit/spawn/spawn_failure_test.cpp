@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// spawn when a rank fails, or is killed, or hangs, or when the parent is signalled or killed: the right status comes back
-// soon and no process is left. (It takes about half a second; the limits are for a loaded machine.)
+// spawn when a rank fails, or is killed, or hangs, or when the parent is signalled or killed: the right status comes
+// back soon and no process is left. (It takes about half a second; the limits are for a loaded machine.)
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <termios.h>
@@ -11,39 +11,52 @@ using namespace tandem;
 using namespace tandem::test;
 
 TEST_CASE("C048: the status of the first rank that fails comes back, and the others are ended") {
-  for (const auto& [returned, expected] : {std::pair{7, 7}, {1, 1}, {255, 255}, {256, 1}, {-1, 255}}) {
+  for (const std::pair<int, int>& one : {std::pair{7, 7}, {1, 1}, {255, 255}, {256, 1}, {-1, 255}}) {
+    const int returned = one.first;
+    const int expected = one.second;
     CAPTURE(returned);
     const SharedNotes notes;
-    const Outcome outcome = run([&, back = returned] {
-      return spawn(3, [&] {
-        notes.arrive(rank_here());
-        if (rank_here() == 1) return back;
-        wait_for_ever();
-      }, noticing());
+    const Outcome outcome = run([&] {
+      return spawn(
+          3,
+          [&] {
+            notes.arrive(rank_here());
+            if (rank_here() == 1) return returned;
+            wait_for_ever();
+          },
+          noticing());
     });
     CHECK(outcome.status == expected);
     CHECK(outcome.seconds < 6);
-    CHECK(outcome.err == "notice: rank 1 ended with status " + std::to_string(expected) + "; the other ranks are ended\n");
+    CHECK(outcome.err ==
+          "notice: rank 1 ended with status " + std::to_string(expected) + "; the other ranks are ended\n");
     CHECK(all_end(notes, 3, 0));
   }
 }
 
 TEST_CASE("C048: an exception that leaves main is told with its text, and is status 1") {
   const Outcome known = run([] {
-    return spawn(2, []() -> int {
-      if (rank_here() == 0) wait_for_ever();
-      throw std::runtime_error("no file of that name");
-    }, noticing());
+    return spawn(
+        2,
+        []() -> int {
+          if (rank_here() == 0) wait_for_ever();
+          throw std::runtime_error("no file of that name");
+        },
+        noticing());
   });
   CHECK(known.status == 1);
   CHECK(contains(known.err, "notice: rank 1 ended by an exception: no file of that name; the other ranks are ended"));
 
-  const Outcome odd = run([] { return spawn(1, []() -> int { throw 5; }, noticing()); });
+  const Outcome odd = run([] {
+    return spawn(
+        1, []() -> int { throw 5; }, noticing());
+  });
   CHECK(odd.status == 1);
   CHECK(contains(odd.err, "notice: rank 0 ended by an exception: not a std::exception\n"));
 
   const Outcome large = run([] {
-    return spawn(1, []() -> int { throw std::runtime_error(std::string(1'000'000, 'x')); }, noticing());
+    return spawn(
+        1, []() -> int { throw std::runtime_error(std::string(1'000'000, 'x')); }, noticing());
   });
   CHECK(large.status == 1);
   CHECK(large.err.size() > 4000);
@@ -52,10 +65,13 @@ TEST_CASE("C048: an exception that leaves main is told with its text, and is sta
 TEST_CASE("a rank killed by a signal is named, the others stop within a second") {
   const SharedNotes notes;
   Program program([&] {
-    return spawn(3, [&]() -> int {
-      notes.arrive(rank_here());
-      wait_for_ever();
-    }, noticing());
+    return spawn(
+        3,
+        [&]() -> int {
+          notes.arrive(rank_here());
+          wait_for_ever();
+        },
+        noticing());
   });
   notes.wait_for(3);
   ::kill(notes->process[1], SIGKILL);
@@ -69,12 +85,15 @@ TEST_CASE("a rank killed by a signal is named, the others stop within a second")
 
 TEST_CASE("the other ranks may say in their own words why they end") {
   const Outcome outcome = run([] {
-    return spawn(3, [] {
-      if (rank_here() == 1) return 3;
-      pause_for(0.2);
-      std::fprintf(stderr, "rank %d lost rank 1\n", rank_here());
-      return 9;
-    }, noticing());
+    return spawn(
+        3,
+        [] {
+          if (rank_here() == 1) return 3;
+          pause_for(0.2);
+          std::fprintf(stderr, "rank %d lost rank 1\n", rank_here());
+          return 9;
+        },
+        noticing());
   });
   CHECK(outcome.status == 3);
   CHECK(contains(outcome.err, "rank 0 lost rank 1\n"));
@@ -110,16 +129,19 @@ TEST_CASE("ranks that ignore SIGTERM, or are stopped, are killed after the grace
       SpawnOptions options;
       options.farewell = std::chrono::milliseconds(100);
       options.grace = std::chrono::milliseconds(300);
-      return spawn(3, [&] {
-        if (rank_here() != 1) {
-          if (!stopped) ::signal(SIGTERM, SIG_IGN);
-          notes.arrive(rank_here());
-          if (stopped) ::raise(SIGSTOP);
-          wait_for_ever();
-        }
-        notes.wait_for(2);
-        return 4;
-      }, noticing(options));
+      return spawn(
+          3,
+          [&] {
+            if (rank_here() != 1) {
+              if (!stopped) ::signal(SIGTERM, SIG_IGN);
+              notes.arrive(rank_here());
+              if (stopped) ::raise(SIGSTOP);
+              wait_for_ever();
+            }
+            notes.wait_for(2);
+            return 4;
+          },
+          noticing(options));
     });
     CHECK(outcome.status == 4);
     CHECK(outcome.seconds < 6);
@@ -139,10 +161,13 @@ TEST_CASE("C023: a signal to the parent ends all ranks; the status is 128 + sign
       Program program([&] {
         const rlimit none{0, 0};  // no core files of SIGQUIT
         ::setrlimit(RLIMIT_CORE, &none);
-        return spawn(4, [&]() -> int {
-          notes.arrive(rank_here());
-          wait_for_ever();
-        }, noticing());
+        return spawn(
+            4,
+            [&]() -> int {
+              notes.arrive(rank_here());
+              wait_for_ever();
+            },
+            noticing());
       });
       notes.wait_for(4);
       ::kill(group ? -program.process() : program.process(), signal);
@@ -162,11 +187,14 @@ TEST_CASE("a second signal does not wait for the grace") {
   Program program([&] {
     SpawnOptions options;
     options.grace = std::chrono::seconds(60);
-    return spawn(2, [&]() -> int {
-      ::signal(SIGINT, SIG_IGN);
-      notes.arrive(rank_here());
-      wait_for_ever();
-    }, options);
+    return spawn(
+        2,
+        [&]() -> int {
+          ::signal(SIGINT, SIG_IGN);
+          notes.arrive(rank_here());
+          wait_for_ever();
+        },
+        options);
   });
   notes.wait_for(2);
   ::kill(program.process(), SIGINT);
@@ -221,11 +249,14 @@ TEST_CASE("a signal that the program ignores is no interruption") {
   const SharedNotes notes;
   Program program([&] {
     ::signal(SIGHUP, SIG_IGN);  // nohup
-    return spawn(2, [&] {
-      notes.arrive(rank_here());
-      pause_for(0.4);
-      return 0;
-    }, noticing());
+    return spawn(
+        2,
+        [&] {
+          notes.arrive(rank_here());
+          pause_for(0.4);
+          return 0;
+        },
+        noticing());
   });
   notes.wait_for(2);
   ::kill(program.process(), SIGHUP);
@@ -254,12 +285,15 @@ TEST_CASE("ranks do not outlive a notice that throws") {
     SpawnOptions options;
     options.notice = [](const std::string&) { throw std::runtime_error("the notice itself"); };
     try {
-      spawn(3, [&] {
-        notes.arrive(rank_here());
-        notes.wait_for(3);
-        if (rank_here() == 1) return 5;
-        wait_for_ever();
-      }, options);
+      spawn(
+          3,
+          [&] {
+            notes.arrive(rank_here());
+            notes.wait_for(3);
+            if (rank_here() == 1) return 5;
+            wait_for_ever();
+          },
+          options);
     } catch (const std::runtime_error& error) {
       return std::string(error.what()) == "the notice itself" ? 0 : 1;
     }

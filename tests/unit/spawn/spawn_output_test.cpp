@@ -40,16 +40,21 @@ void put(int stream, const std::string& text) {
 
 TEST_CASE("lines of several ranks never mix, whatever the pieces in which they are written") {
   const Outcome outcome = run([] {
-    return spawn(4, [] {
-      const int rank = rank_here();
-      for (int i = 0; i < 500; ++i) {
-        const std::string line = std::to_string(i) + ":" + std::string(static_cast<std::size_t>(i % 90), static_cast<char>('a' + rank)) + "\n";
-        const std::size_t cut = static_cast<std::size_t>(i * 7 + rank) % line.size();
-        put(1, line.substr(0, cut));
-        put(1, line.substr(cut));
-      }
-      return 0;
-    }, prefixed());
+    return spawn(
+        4,
+        [] {
+          const int rank = rank_here();
+          for (int i = 0; i < 500; ++i) {
+            const std::string line = std::to_string(i) + ":" +
+                                     std::string(static_cast<std::size_t>(i % 90), static_cast<char>('a' + rank)) +
+                                     "\n";
+            const std::size_t cut = static_cast<std::size_t>(i * 7 + rank) % line.size();
+            put(1, line.substr(0, cut));
+            put(1, line.substr(cut));
+          }
+          return 0;
+        },
+        prefixed());
   });
   CHECK(outcome.status == 0);
   const auto lines = lines_by_rank(outcome.out);
@@ -65,11 +70,14 @@ TEST_CASE("lines of several ranks never mix, whatever the pieces in which they a
 
 TEST_CASE("stdout and stderr stay apart, lines come as they are printed, a last line without an end is whole") {
   const Outcome outcome = run([] {
-    return spawn(2, [] {
-      std::printf("to out\n\nunfinished");
-      std::fprintf(stderr, "to err\n");
-      return 0;
-    }, prefixed());
+    return spawn(
+        2,
+        [] {
+          std::printf("to out\n\nunfinished");
+          std::fprintf(stderr, "to err\n");
+          return 0;
+        },
+        prefixed());
   });
   CHECK(outcome.status == 0);
   for (const auto& [rank, own] : lines_by_rank(outcome.out)) {
@@ -86,10 +94,13 @@ TEST_CASE("printed lines are seen while the rank still runs") {
     ::dup2(ends[1], 1);
     ::close(ends[0]);
     ::close(ends[1]);
-    return spawn(1, []() -> int {
-      std::printf("now\n");
-      wait_for_ever();
-    }, prefixed());
+    return spawn(
+        1,
+        []() -> int {
+          std::printf("now\n");
+          wait_for_ever();
+        },
+        prefixed());
   });
   ::close(ends[1]);
   char text[64] = {};
@@ -102,15 +113,18 @@ TEST_CASE("printed lines are seen while the rank still runs") {
 
 TEST_CASE("much output, very long lines and bytes of any value come through") {
   const Outcome outcome = run([] {
-    return spawn(2, [] {
-      put(1, std::string(200'000, 'x') + "\n");
-      std::string all;
-      for (int value = 0; value < 256; ++value) {
-        if (value != '\n') all += static_cast<char>(value);
-      }
-      for (int i = 0; i < 2000; ++i) put(1, all + "\n");
-      return 0;
-    }, prefixed());
+    return spawn(
+        2,
+        [] {
+          put(1, std::string(200'000, 'x') + "\n");
+          std::string all;
+          for (int value = 0; value < 256; ++value) {
+            if (value != '\n') all += static_cast<char>(value);
+          }
+          for (int i = 0; i < 2000; ++i) put(1, all + "\n");
+          return 0;
+        },
+        prefixed());
   });
   CHECK(outcome.status == 0);
   CHECK(std::count(outcome.out.begin(), outcome.out.end(), 'x') == 2 * (200'000 + 2000));
@@ -122,17 +136,20 @@ TEST_CASE("much output, very long lines and bytes of any value come through") {
 TEST_CASE("a process that a rank leaves behind with the pipe holds nobody up") {
   const SharedNotes notes;
   const Outcome outcome = run([&] {
-    return spawn(2, [&] {
-      const pid_t child = ::fork();
-      if (child == 0) {
-        ::prctl(PR_SET_PDEATHSIG, 0);
-        notes->process[rank_here()] = ::getpid();
-        pause_for(30);
-        ::_exit(0);
-      }
-      put(1, "done\n");
-      return 0;
-    }, prefixed());
+    return spawn(
+        2,
+        [&] {
+          const pid_t child = ::fork();
+          if (child == 0) {
+            ::prctl(PR_SET_PDEATHSIG, 0);
+            notes->process[rank_here()] = ::getpid();
+            pause_for(30);
+            ::_exit(0);
+          }
+          put(1, "done\n");
+          return 0;
+        },
+        prefixed());
   });
   CHECK(outcome.status == 0);
   CHECK(outcome.seconds < 8);
@@ -150,10 +167,13 @@ TEST_CASE("Ctrl-C works when nobody reads what the ranks print") {
     ::dup2(ends[1], 1);
     ::close(ends[0]);
     ::close(ends[1]);
-    return spawn(2, [&]() -> int {
-      notes.arrive(rank_here());
-      for (;;) put(1, std::string(1000, 'y') + "\n");
-    }, prefixed());
+    return spawn(
+        2,
+        [&]() -> int {
+          notes.arrive(rank_here());
+          for (;;) put(1, std::string(1000, 'y') + "\n");
+        },
+        prefixed());
   });
   ::close(ends[1]);
   notes.wait_for(2);
@@ -175,13 +195,16 @@ TEST_CASE("C037: a reader that goes away does not end the ranks when SIGPIPE is 
     ::dup2(ends[1], 1);
     ::close(ends[0]);
     ::close(ends[1]);
-    return spawn(2, [&] {
-      notes.arrive(rank_here());
-      notes.wait_for(3);
-      for (int i = 0; i < 1000; ++i) put(1, "line\n");
-      ++notes->count[rank_here()];
-      return 0;
-    }, prefixed());
+    return spawn(
+        2,
+        [&] {
+          notes.arrive(rank_here());
+          notes.wait_for(3);
+          for (int i = 0; i < 1000; ++i) put(1, "line\n");
+          ++notes->count[rank_here()];
+          return 0;
+        },
+        prefixed());
   });
   ::close(ends[1]);
   notes.wait_for(2);

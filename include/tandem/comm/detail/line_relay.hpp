@@ -73,8 +73,8 @@ class LineRelay {
     return true;
   }
 
-  /// The child is gone: what is still in the pipe, and a last line without an end. Does not wait for end of file, because
-  /// a process that the child left behind may hold the pipe for ever.
+  /// The child is gone: what is still in the pipe, and a last line without an end. Does not wait for end of file,
+  /// because a process that the child left behind may hold the pipe for ever.
   void finish(Outlet& outlet) {
     if (!line_.empty()) emit(outlet);
     source_.reset();

@@ -98,15 +98,18 @@ class RendezvousGuest {
     Message message;
     for (;;) {
       switch (receive_message(socket_.get(), buffer_, message)) {
-        case Transfer::later: return true;
-        case Transfer::done: break;
+        case Transfer::later:
+          return true;
+        case Transfer::done:
+          break;
         case Transfer::file_limit:
           throw meeting_.failure(ErrorKind::environment,
                                  "rank " + std::to_string(meeting_.rank) +
                                      " cannot take the files of the other ranks: its limit of open files is reached "
                                      "(raise it with ulimit -n)",
                                  meeting_.rank);
-        case Transfer::malformed: throw nonsense();
+        case Transfer::malformed:
+          throw nonsense();
         case Transfer::crowded:
         case Transfer::closed:
           if (welcome_) throw host_ended();
@@ -123,8 +126,8 @@ class RendezvousGuest {
       throw meeting_.failure(ErrorKind::mismatch,
                              "rank 0 (" + process_text(host_) + ") was built with version " +
                                  std::to_string(said.version) + " of the rendezvous, rank " +
-                                 std::to_string(meeting_.rank) + " with version " +
-                                 std::to_string(rendezvous_version) + ": build all ranks from the same tandem",
+                                 std::to_string(meeting_.rank) + " with version " + std::to_string(rendezvous_version) +
+                                 ": build all ranks from the same tandem",
                              0);
     }
     if (said.kind == MessageKind::leave) throw meeting_.verdict(message);
@@ -153,19 +156,20 @@ class RendezvousGuest {
     while (open && !patience.expired()) {
       std::vector<pollfd> one{{socket_.get(), POLLIN, 0}};
       poll_until(one, patience);
-      open = listen();  // throws the verdict
+      open = listen();       // throws the verdict
       if (gone_on_) return;  // it came at the last moment
     }
     throw own;
   }
 
   Error host_ended() const {
-    return meeting_.failure(ErrorKind::dead_peer, "rank 0 (" + process_text(host_) + ") ended during the rendezvous", 0);
+    return meeting_.failure(ErrorKind::dead_peer, "rank 0 (" + process_text(host_) + ") ended during the rendezvous",
+                            0);
   }
   Error nonsense() const {
-    return meeting_.failure(ErrorKind::mismatch, process_text(host_) + ", which holds the rendezvous " +
-                                                     quoted_name(meeting_.name) +
-                                                     ", sent something that is no part of it",
+    return meeting_.failure(ErrorKind::mismatch,
+                            process_text(host_) + ", which holds the rendezvous " + quoted_name(meeting_.name) +
+                                ", sent something that is no part of it",
                             0);
   }
   Error too_late() const {
@@ -178,8 +182,9 @@ class RendezvousGuest {
                               0);
     }
     if (welcome_ || host_ != 0) {
-      return meeting_.failure(ErrorKind::timeout, "rank 0 (" + process_text(host_) + ") opened the rendezvous " +
-                                                      quoted_name(meeting_.name) + " but did not answer within " + span,
+      return meeting_.failure(ErrorKind::timeout,
+                              "rank 0 (" + process_text(host_) + ") opened the rendezvous " +
+                                  quoted_name(meeting_.name) + " but did not answer within " + span,
                               0);
     }
     return meeting_.failure(ErrorKind::timeout,

@@ -86,14 +86,13 @@ class RendezvousHost {
       if (const auto answer = ask_holder(address)) holder = answer;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       if (meeting_.deadline.expired()) {
-        throw meeting_.failure(ErrorKind::environment,
-                               "the rendezvous name " + quoted_name(meeting_.name) + " has been in use for " +
-                                   meeting_.span() +
-                                   (holder ? " by " + process_text(holder->pid) + " of user " +
-                                                 std::to_string(holder->uid)
-                                           : std::string()) +
-                                   "; give this job another TANDEM_RENDEZVOUS",
-                               0);
+        throw meeting_.failure(
+            ErrorKind::environment,
+            "the rendezvous name " + quoted_name(meeting_.name) + " has been in use for " + meeting_.span() +
+                (holder ? " by " + process_text(holder->pid) + " of user " + std::to_string(holder->uid)
+                        : std::string()) +
+                "; give this job another TANDEM_RENDEZVOUS",
+            0);
       }
     }
   }
@@ -132,8 +131,8 @@ class RendezvousHost {
     if (all_here()) {
       for (Guest& guest : guests_) crowded = pass_on(guest) || crowded;
     }
-    wait(crowded ? Deadline::after(std::min<std::chrono::nanoseconds>(meeting_.deadline.remaining(),
-                                                                     std::chrono::milliseconds(2)))
+    wait(crowded ? Deadline::after(
+                       std::min<std::chrono::nanoseconds>(meeting_.deadline.remaining(), std::chrono::milliseconds(2)))
                  : meeting_.deadline);
     for (Guest& guest : guests_) {
       if (guest.gone || !readable_.contains(guest.socket.get())) continue;
@@ -165,7 +164,8 @@ class RendezvousHost {
     return meeting_.failure(ErrorKind::timeout,
                             (count == 1 ? "rank " : "ranks ") + missing + " of " + std::to_string(meeting_.size) +
                                 " did not come within " + meeting_.span() + " to the rendezvous " +
-                                quoted_name(meeting_.name) + " (not started, or on another host or in another network "
+                                quoted_name(meeting_.name) +
+                                " (not started, or on another host or in another network "
                                 "namespace, or with another name)",
                             first);
   }
@@ -176,9 +176,8 @@ class RendezvousHost {
     while (guest.rank > 0 && guest.next < meeting_.size) {
       const Introduction& one = seats_[static_cast<std::size_t>(guest.next)].introduction;
       if (guest.next != guest.rank) {
-        const Transfer sent = send_message(guest.socket.get(),
-                                           meeting_.header(MessageKind::introduction, guest.next), one.data,
-                                           one.descriptors);
+        const Transfer sent = send_message(guest.socket.get(), meeting_.header(MessageKind::introduction, guest.next),
+                                           one.data, one.descriptors);
         if (sent == Transfer::crowded) return true;
         guest.blocked = sent == Transfer::later;
         if (sent != Transfer::done) return false;  // closed: the next read says why
@@ -195,8 +194,9 @@ class RendezvousHost {
     for (const Guest& guest : guests_) {
       sockets.push_back({guest.socket.get(), static_cast<short>(POLLIN | (guest.blocked ? POLLOUT : 0)), 0});
     }
-    poll_until(sockets, accepting_ ? until : Deadline::after(std::min<std::chrono::nanoseconds>(
-                                                 until.remaining(), std::chrono::milliseconds(20))));
+    poll_until(sockets, accepting_ ? until
+                                   : Deadline::after(std::min<std::chrono::nanoseconds>(
+                                         until.remaining(), std::chrono::milliseconds(20))));
     accepting_ = true;
     readable_.clear();
     for (std::size_t i = 1; i < sockets.size(); ++i) {
@@ -243,7 +243,8 @@ class RendezvousHost {
     if (got == Transfer::done) return true;
     guest.gone = true;
     if (got == Transfer::file_limit) {
-      bool room = false;  // made by letting those go who have said nothing; this one comes again, for it was not welcomed
+      bool room =
+          false;  // made by letting those go who have said nothing; this one comes again, for it was not welcomed
       for (Guest& other : guests_) {
         if (guest.rank >= 0 || other.rank >= 0 || &other == &guest) continue;
         other.gone = true;
@@ -256,21 +257,20 @@ class RendezvousHost {
                              0);
     }
     if (guest.rank < 0) return false;
-    throw meeting_.failure(ErrorKind::dead_peer,
-                           "rank " + std::to_string(guest.rank) + " (" + process_text(guest.process) +
-                               ") ended during the rendezvous",
-                           guest.rank);
+    throw meeting_.failure(
+        ErrorKind::dead_peer,
+        "rank " + std::to_string(guest.rank) + " (" + process_text(guest.process) + ") ended during the rendezvous",
+        guest.rank);
   }
 
   void answer(Guest& guest, Message& message) {
     const MessageHeader& said = message.header;
     if (said.version != rendezvous_version) {
       guest.rank = meeting_.size;  // nobody's number: it is told, and counts for no rank
-      throw meeting_.failure(ErrorKind::mismatch, process_text(guest.process) +
-                                                      " was built with version " + std::to_string(said.version) +
-                                                      " of the rendezvous, rank 0 with version " +
-                                                      std::to_string(rendezvous_version) +
-                                                      ": build all ranks from the same tandem");
+      throw meeting_.failure(ErrorKind::mismatch,
+                             process_text(guest.process) + " was built with version " + std::to_string(said.version) +
+                                 " of the rendezvous, rank 0 with version " + std::to_string(rendezvous_version) +
+                                 ": build all ranks from the same tandem");
     }
     if (guest.rank < 0) {
       if (said.kind == MessageKind::hello && said.rank >= 0 && said.rank < said.size) return seat(guest, message);
@@ -315,8 +315,8 @@ class RendezvousHost {
   }
 
   /// Tells the guests why it failed, first those who have come; those who are on their way have a second to hear it
-  /// too, instead of waiting for a rank 0 that is gone. Who was told and knocks again is in the next meeting already: it
-  /// gets no answer, and finds the name free in a moment.
+  /// too, instead of waiting for a rank 0 that is gone. Who was told and knocks again is in the next meeting already:
+  /// it gets no answer, and finds the name free in a moment.
   void tell_all(const Error& cause) noexcept {
     try {
       std::set<int> told{0};

@@ -97,16 +97,21 @@ inline Transfer send_message(int socket, MessageHeader header, std::span<const s
   for (;;) {
     if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return Transfer::done;
     switch (errno) {
-      case EINTR: continue;
-      case EAGAIN: return Transfer::later;
+      case EINTR:
+        continue;
+      case EAGAIN:
+        return Transfer::later;
       case ETOOMANYREFS:  // more descriptors in flight than the user may have open; receivers are taking them out
       case ENOBUFS:
-      case ENOMEM: return Transfer::crowded;
+      case ENOMEM:
+        return Transfer::crowded;
       case EPIPE:
       case ECONNRESET:
       case ECONNREFUSED:
-      case ENOTCONN: return Transfer::closed;
-      default: throw system_failure("cannot send on the rendezvous socket");
+      case ENOTCONN:
+        return Transfer::closed;
+      default:
+        throw system_failure("cannot send on the rendezvous socket");
     }
   }
 }
@@ -170,8 +175,8 @@ inline Transfer receive_message(int socket, std::vector<std::byte>& buffer, Mess
 /// poll() until something is ready or the deadline passes; an interrupted call returns early with nothing ready.
 inline void poll_until(std::vector<pollfd>& sockets, Deadline deadline) {
   using std::chrono::milliseconds;
-  const auto left = std::chrono::ceil<milliseconds>(std::min<std::chrono::nanoseconds>(
-      deadline.remaining(), std::chrono::hours(24)));
+  const auto left =
+      std::chrono::ceil<milliseconds>(std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::hours(24)));
   if (::poll(sockets.data(), sockets.size(), static_cast<int>(left.count())) < 0) {
     if (errno != EINTR && errno != EAGAIN) throw system_failure("poll failed during the rendezvous");
     for (pollfd& socket : sockets) socket.revents = 0;
