@@ -25,7 +25,11 @@ class Arena {
   /// Pages of a range are made real through `reserve`; `detach` makes a span private, keeping the given ranges.
   Arena(std::byte* base, Range heap, std::function<void(Range)> reserve,
         std::function<bool(Range, const std::vector<Range>&)> detach)
-      : base_(base), heap_(heap), extents_(heap, line_pair_bytes), reserve_(std::move(reserve)), detach_(std::move(detach)) {
+      : base_(base),
+        heap_(heap),
+        extents_(heap, line_pair_bytes),
+        reserve_(std::move(reserve)),
+        detach_(std::move(detach)) {
     reserved_.store(heap.begin, std::memory_order_relaxed);
   }
   Arena(const Arena&) = delete;
@@ -37,8 +41,9 @@ class Arena {
     const std::lock_guard lock(mutex_);
     const auto range = extents_.take(bytes, bytes >= page_bytes ? page_bytes : line_pair_bytes);
     if (!range) {
-      throw Error(ErrorKind::system, "tandem: the arena of " + format_bytes(heap_.size()) + " has no room for another " +
-                                         format_bytes(bytes) + "; pass a larger JoinOptions::arena_bytes");
+      throw Error(ErrorKind::system, "tandem: the arena of " + format_bytes(heap_.size()) +
+                                         " has no room for another " + format_bytes(bytes) +
+                                         "; pass a larger JoinOptions::arena_bytes");
     }
     const std::size_t reserved = reserved_.load(std::memory_order_relaxed);
     if (range->end > reserved) {
@@ -73,7 +78,9 @@ class Arena {
     }
     return address - reinterpret_cast<std::uintptr_t>(base_);
   }
-  bool contains(const void* pointer, std::size_t bytes) const noexcept { return offset_of(pointer, bytes) != private_memory; }
+  bool contains(const void* pointer, std::size_t bytes) const noexcept {
+    return offset_of(pointer, bytes) != private_memory;
+  }
 
   /// After a failure: the memory becomes this process's own, same addresses, same content; nothing in it is
   /// registered any more. Idempotent.
@@ -119,7 +126,9 @@ class ArenaArray {
   ArenaArray(std::shared_ptr<Arena> arena, std::size_t count)
       : arena_(std::move(arena)), data_(static_cast<T*>(arena_->allocate(count * sizeof(T)))), count_(count) {}
   ArenaArray(ArenaArray&& other) noexcept
-      : arena_(std::move(other.arena_)), data_(std::exchange(other.data_, nullptr)), count_(std::exchange(other.count_, 0)) {}
+      : arena_(std::move(other.arena_)),
+        data_(std::exchange(other.data_, nullptr)),
+        count_(std::exchange(other.count_, 0)) {}
   ArenaArray& operator=(ArenaArray&& other) noexcept {
     std::swap(arena_, other.arena_);
     std::swap(data_, other.data_);

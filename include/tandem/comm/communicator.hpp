@@ -74,11 +74,13 @@ class Communicator {
     }
     // The same on all members, and different from its siblings and from earlier splits.
     std::uint32_t id = protocol_->id();
-    for (const std::uint64_t part : {protocol_->newest(), static_cast<std::uint64_t>(static_cast<std::uint32_t>(color))}) {
+    for (const std::uint64_t part :
+         {protocol_->newest(), static_cast<std::uint64_t>(static_cast<std::uint32_t>(color))}) {
       id = (id ^ static_cast<std::uint32_t>(part)) * 16777619U + 1;
     }
-    Communicator child(std::make_unique<detail::Protocol<T>>(protocol_->shared_host(), std::move(members), own, id, places,
-                                                            timeout(), protocol_->crowded(), protocol_->notice()));
+    Communicator child(std::make_unique<detail::Protocol<T>>(protocol_->shared_host(), std::move(members), own, id,
+                                                             places, timeout(), protocol_->crowded(),
+                                                             protocol_->notice()));
     protocol_->poison()->adopt(child.protocol_->poison());
     return child;
   }

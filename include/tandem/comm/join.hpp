@@ -43,7 +43,8 @@ inline std::chrono::nanoseconds default_timeout() {
 }
 /// All of the host's memory, or a part of a smaller address space limit: every rank maps every rank's arena.
 inline std::size_t default_arena_bytes(int ranks) {
-  std::size_t bytes = static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::size_t bytes =
+      static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
     bytes = std::min<std::size_t>(bytes, limit.rlim_cur / (2 * static_cast<std::size_t>(ranks)));
@@ -61,9 +62,9 @@ Communicator<T> make_world(T endpoint, const JoinOptions& options, std::chrono::
   std::vector<int> members(static_cast<std::size_t>(size));
   std::iota(members.begin(), members.end(), 0);
   const bool crowded = size > endpoint_processors;
-  return Communicator<T>(std::make_unique<Protocol<T>>(
-      std::move(host), std::move(members), rank, 1U, std::vector<BlockPlace>(static_cast<std::size_t>(size), place), timeout,
-      crowded, options.notice));
+  return Communicator<T>(std::make_unique<Protocol<T>>(std::move(host), std::move(members), rank, 1U,
+                                                       std::vector<BlockPlace>(static_cast<std::size_t>(size), place),
+                                                       timeout, crowded, options.notice));
 }
 
 }  // namespace detail
@@ -72,14 +73,14 @@ Communicator<T> make_world(T endpoint, const JoinOptions& options, std::chrono::
 /// Collective over all ranks. Throws Error: environment (who this is cannot be told, or ranks differ), timeout (naming
 /// the ranks that did not come), system. May be called again after a failure, for a fresh communicator.
 template <class T = ShmRing>
-  requires std::same_as<T, ShmRing>
-Communicator<T> join(const JoinOptions& options = {}) {
+requires std::same_as<T, ShmRing> Communicator<T> join(const JoinOptions& options = {}) {
   const Identity identity = options.identity ? *options.identity : identity_from_environment();
   const auto timeout = options.timeout.value_or(detail::default_timeout());
   ShmRing::Geometry geometry{};
   geometry.heap_bytes = round_up(options.arena_bytes.value_or(detail::default_arena_bytes(identity.size)), page_bytes);
   return detail::make_world(
-      ShmRing::connect(identity.rank, identity.size, identity.rendezvous, geometry, Deadline::after(timeout)), options, timeout);
+      ShmRing::connect(identity.rank, identity.size, identity.rendezvous, geometry, Deadline::after(timeout)), options,
+      timeout);
 }
 
 /// The in-process form: `ranks` communicators over one mapping, one for each of as many threads of this process.

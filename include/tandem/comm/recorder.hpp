@@ -38,7 +38,8 @@ class Recorder {
   /// The last operations, oldest first, at most `capacity`.
   std::vector<Record> last() const {
     std::vector<Record> all;
-    for (std::uint64_t i = count_ > capacity ? count_ - capacity : 0; i < count_; ++i) all.push_back((*records_)[i % capacity]);
+    for (std::uint64_t i = count_ > capacity ? count_ - capacity : 0; i < count_; ++i)
+      all.push_back((*records_)[i % capacity]);
     return all;
   }
 
