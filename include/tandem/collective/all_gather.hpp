@@ -18,12 +18,12 @@
 
 namespace tandem {
 
-/// output = all ranks' inputs one after the other. `output` is the whole, of the same count on all ranks; `input` is this
-/// rank's slice_of(count, size, rank) of it (the last slices are short or empty where the number of ranks does not
+/// output = all ranks' inputs one after the other. `output` is the whole, of the same count on all ranks; `input` is
+/// this rank's slice_of(count, size, rank) of it (the last slices are short or empty where the number of ranks does not
 /// divide), and may be that very part of `output` (in place).
-/// Bytes this rank moves, for D bytes in all and a slice of S: slices up to 8 KiB and Direct D - S loaded; Ring D less the
-/// slice before its own; Pairwise (N-1) S.
-/// Throws Error: argument (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
+/// Bytes this rank moves, for D bytes in all and a slice of S: slices up to 8 KiB and Direct D - S loaded; Ring D less
+/// the slice before its own; Pairwise (N-1) S. Throws Error: argument (nothing was announced), mismatch (on all ranks,
+/// no data touched), dead_peer, timeout, poisoned.
 template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, WindowTransport T, Element E>
 void all_gather(Communicator<T>& comm, std::span<const E> input, std::span<E> output, const CallOptions& options = {},
                 CallSite site = CallSite::here()) {
@@ -88,8 +88,8 @@ void all_gather(Communicator<T>& comm, std::span<const E> input, std::span<E> ou
   if constexpr (std::same_as<Algorithm, Direct>) {
     detail::refuse_unregistered(protocol, operation);
   } else if constexpr (std::same_as<Algorithm, Pairwise>) {
-    const auto moved = detail::exchange_and_copy(protocol, operation, static_cast<const E*>(output.data()), output.data(),
-                                                 [&](int) { return own; }, slice);
+    const auto moved = detail::exchange_and_copy(
+        protocol, operation, static_cast<const E*>(output.data()), output.data(), [&](int) { return own; }, slice);
     protocol.finish(operation, predict::pairwise_all_gather(input.size_bytes(), ranks), moved);
   } else {
     std::vector<detail::RingStep> steps;
@@ -97,7 +97,8 @@ void all_gather(Communicator<T>& comm, std::span<const E> input, std::span<E> ou
       steps.push_back({slice((comm.rank() + 1 + k) % ranks), false, false, true, k != ranks - 2});
     }
     const detail::Copy copy;
-    const auto moved = detail::RingFlow<T, E, detail::Copy>(protocol, operation, copy, output.data(), output.data(), own, steps).run();
+    const auto moved =
+        detail::RingFlow<T, E, detail::Copy>(protocol, operation, copy, output.data(), output.data(), own, steps).run();
     protocol.finish(operation, predict::ring_all_gather(output.size(), sizeof(E), ranks, comm.rank()), moved);
   }
 }

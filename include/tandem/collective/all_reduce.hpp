@@ -21,14 +21,16 @@ namespace detail {
 /// What remains of an announced all-reduce once its buffers are known not to be (all) registered, or another way is
 /// forced. Also used by pending operations.
 template <class Algorithm, class T, class E, class Op>
-void all_reduce_by_channels(Protocol<T>& protocol, Operation& operation, const Op& op, const ChunkTable& table, const E* input,
-                            E* output) {
+void all_reduce_by_channels(Protocol<T>& protocol, Operation& operation, const Op& op, const ChunkTable& table,
+                            const E* input, E* output) {
   const std::uint64_t bytes = table.count() * sizeof(E);
   if constexpr (std::same_as<Algorithm, Pairwise>) {
-    const std::uint64_t owned = sizeof(E) * owned_range(table.count(), sizeof(E), protocol.size(), protocol.rank()).size();
+    const std::uint64_t owned =
+        sizeof(E) * owned_range(table.count(), sizeof(E), protocol.size(), protocol.rank()).size();
     const std::uint64_t moved = all_reduce_pairwise(protocol, operation, op, table, input, output);
-    protocol.finish(operation,
-                    predict::pairwise_reduce_scatter(bytes, owned) + predict::pairwise_all_gather(owned, protocol.size()), moved);
+    protocol.finish(
+        operation,
+        predict::pairwise_reduce_scatter(bytes, owned) + predict::pairwise_all_gather(owned, protocol.size()), moved);
   } else if constexpr (std::same_as<Algorithm, Naive>) {
     const std::uint64_t moved = all_reduce_naively(protocol, operation, op, table, input, output);
     protocol.finish(operation, predict::naive_all_reduce(bytes, protocol.size()), moved);
@@ -56,7 +58,8 @@ template <class T>
 
 /// The whole of it at one rank: scaled or divided as the functor says, moved nowhere.
 template <class T, class E, class Op>
-void reduce_alone(Protocol<T>& protocol, const Call& call, const CallOptions& options, const Op& op, const E* input, E* output) {
+void reduce_alone(Protocol<T>& protocol, const Call& call, const CallOptions& options, const Op& op, const E* input,
+                  E* output) {
   auto operation = protocol.post(call, options, 0, 0);
   fold(op, 1, &input, 1, &output, 1, call.count);
   protocol.finish(operation, 0, 0);
@@ -69,9 +72,11 @@ void reduce_alone(Protocol<T>& protocol, const Call& call, const CallOptions& op
 /// disjoint.
 /// Bytes this rank moves, for D bytes: up to 8 bytes, and up to 8 KiB from private buffers, (N-1) D in one
 /// synchronisation; Direct 2 (N-1) / N D in two; Ring 2 D (N-1) / N; Pairwise the same in fewer hops; Naive (N-1) D.
-/// Throws Error: argument (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
-template <OneOf<Auto, Direct, Ring, Pairwise, Naive> Algorithm = Auto, Order Order = GlooRing, WindowTransport T, Element E, class Op>
-  requires Reduction<Op, E>
+/// Throws Error: argument (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout,
+/// poisoned.
+template <OneOf<Auto, Direct, Ring, Pairwise, Naive> Algorithm = Auto, Order Order = GlooRing, WindowTransport T,
+          Element E, class Op>
+requires Reduction<Op, E>
 void all_reduce(Communicator<T>& comm, std::span<const E> input, std::span<E> output, const Op& op,
                 const CallOptions& options = {}, CallSite site = CallSite::here()) {
   auto& protocol = comm.protocol();
@@ -87,8 +92,8 @@ void all_reduce(Communicator<T>& comm, std::span<const E> input, std::span<E> ou
     if (input.size_bytes() <= sizeof(detail::Line::payload)) {
       auto operation = protocol.post(call, options, 0, 0, std::as_bytes(input));
       protocol.await_posts(operation);
-      const auto moved = detail::fold_everything(protocol, op, table, output.data(),
-                                                 [&](int member) { return protocol.line_of(operation, member).payload; });
+      const auto moved = detail::fold_everything(
+          protocol, op, table, output.data(), [&](int member) { return protocol.line_of(operation, member).payload; });
       return protocol.finish(operation, predict::eager(input.size_bytes(), comm.size()), moved);
     }
   }
@@ -118,8 +123,8 @@ void all_reduce(Communicator<T>& comm, std::span<const E> input, std::span<E> ou
       return protocol.finish(operation, predict::direct_all_reduce(owned.size() * sizeof(E), comm.size()), moved);
     }
     if (small && registration == detail::Registration::none) {
-      const auto moved =
-          detail::fold_everything(protocol, op, table, output.data(), [&](int member) { return protocol.staged(member); });
+      const auto moved = detail::fold_everything(protocol, op, table, output.data(),
+                                                 [&](int member) { return protocol.staged(member); });
       return protocol.finish(operation, predict::eager(input.size_bytes(), comm.size()), moved);
     }
   }
@@ -131,8 +136,9 @@ void all_reduce(Communicator<T>& comm, std::span<const E> input, std::span<E> ou
 }
 
 /// In place: `data` is input and output.
-template <OneOf<Auto, Direct, Ring, Pairwise, Naive> Algorithm = Auto, Order Order = GlooRing, WindowTransport T, Element E, class Op>
-  requires Reduction<Op, E>
+template <OneOf<Auto, Direct, Ring, Pairwise, Naive> Algorithm = Auto, Order Order = GlooRing, WindowTransport T,
+          Element E, class Op>
+requires Reduction<Op, E>
 void all_reduce(Communicator<T>& comm, std::span<E> data, const Op& op, const CallOptions& options = {},
                 CallSite site = CallSite::here()) {
   all_reduce<Algorithm, Order>(comm, std::span<const E>(data), data, op, options, site);

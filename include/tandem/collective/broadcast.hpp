@@ -18,9 +18,9 @@
 namespace tandem {
 
 /// Every rank's `data` becomes root's. The same count and root on all ranks. All ranks wait for one another.
-/// Bytes this rank moves, for D bytes: up to 8 KiB and Direct D loaded by each but root; Ring D sent by each but the last
-/// of the chain; Naive (N-1) D sent by root. Only root's buffer needs to be registered for Direct.
-/// Throws Error: argument (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
+/// Bytes this rank moves, for D bytes: up to 8 KiB and Direct D loaded by each but root; Ring D sent by each but the
+/// last of the chain; Naive (N-1) D sent by root. Only root's buffer needs to be registered for Direct. Throws Error:
+/// argument (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
 template <OneOf<Auto, Direct, Ring, Naive> Algorithm = Auto, WindowTransport T, Element E>
 void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOptions& options = {},
                CallSite site = CallSite::here()) {
@@ -69,8 +69,8 @@ void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOpt
   } else if constexpr (std::same_as<Algorithm, Naive>) {
     const Range all{0, data.size()};
     const auto moved = detail::exchange_and_copy(
-        protocol, operation, static_cast<const E*>(data.data()), data.data(), [&](int) { return rank == root ? all : Range{}; },
-        [&](int member) { return member == root ? all : Range{}; });
+        protocol, operation, static_cast<const E*>(data.data()), data.data(),
+        [&](int) { return rank == root ? all : Range{}; }, [&](int member) { return member == root ? all : Range{}; });
     const std::uint64_t sent = rank == root ? data.size_bytes() * static_cast<std::uint64_t>(ranks - 1) : 0;
     protocol.finish(operation, sent, moved);
   } else {
@@ -81,7 +81,7 @@ void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOpt
     if (rank != root) steps.push_back({all, false, false, true, !ends});
     const detail::Copy copy;
     const auto moved = detail::RingFlow<T, E, detail::Copy>(protocol, operation, copy, data.data(), data.data(),
-                                                    rank == root ? all : Range{}, steps)
+                                                            rank == root ? all : Range{}, steps)
                            .run();
     protocol.finish(operation, ends ? 0 : data.size_bytes(), moved);
   }

@@ -15,8 +15,8 @@ namespace tandem {
 template <WindowTransport T, Element E, class Op>
 class [[nodiscard]] PendingAllReduce {
  public:
-  PendingAllReduce(detail::Protocol<T>& protocol, const Call& call, const CallOptions& options, std::span<E> data, const Op& op,
-                   const ChunkTable& table)
+  PendingAllReduce(detail::Protocol<T>& protocol, const Call& call, const CallOptions& options, std::span<E> data,
+                   const Op& op, const ChunkTable& table)
       : protocol_(&protocol), data_(data), op_(op), table_(table) {
     const std::uint64_t place = protocol.host().arena()->offset_of(data.data(), data.size_bytes());
     operation_ = protocol.post(call, options, place, place);
@@ -73,8 +73,8 @@ class [[nodiscard]] PendingAllReduce {
     auto& self = *static_cast<PendingAllReduce*>(pending);
     if (self.stage_ == Stage::posted) self.fold_if_direct();
     if (self.stage_ == Stage::by_channels) {
-      detail::all_reduce_by_channels<Auto, T, E>(*self.protocol_, self.operation_, self.op_, self.table_, self.data_.data(),
-                                                 self.data_.data());
+      detail::all_reduce_by_channels<Auto, T, E>(*self.protocol_, self.operation_, self.op_, self.table_,
+                                                 self.data_.data(), self.data_.data());
       self.settle();
     }
   }
@@ -115,18 +115,19 @@ class [[nodiscard]] PendingAllReduce {
   std::uint64_t moved_ = 0;
 };
 
-/// Announces an in-place all-reduce of `data` and returns at once. All ranks begin theirs in the same order and finish them
-/// in any; at most 31 operations may follow the oldest unfinished one. Registered buffers make progress in poll(), others
-/// in finish() and in any later collective that waits. (A message is no collective: a rank that receives from another
-/// does not help it finish.) Same result, bytes and errors as all_reduce(comm, data, op).
+/// Announces an in-place all-reduce of `data` and returns at once. All ranks begin theirs in the same order and finish
+/// them in any; at most 31 operations may follow the oldest unfinished one. Registered buffers make progress in poll(),
+/// others in finish() and in any later collective that waits. (A message is no collective: a rank that receives from
+/// another does not help it finish.) Same result, bytes and errors as all_reduce(comm, data, op).
 template <Order Order = GlooRing, WindowTransport T, Element E, class Op>
-  requires Reduction<Op, E>
-PendingAllReduce<T, E, Op> begin_all_reduce(Communicator<T>& comm, std::span<E> data, const Op& op,
-                                            const CallOptions& options = {}, CallSite site = CallSite::here()) {
+requires Reduction<Op, E> PendingAllReduce<T, E, Op> begin_all_reduce(Communicator<T>& comm, std::span<E> data,
+                                                                      const Op& op, const CallOptions& options = {},
+                                                                      CallSite site = CallSite::here()) {
   auto& protocol = comm.protocol();
   protocol.require_usable();
   const Call call = detail::describe<E>(Verb::all_reduce, data.size(), Auto::number, reduction_id<Op>(), -1, site);
-  return PendingAllReduce<T, E, Op>(protocol, call, options, data, op, Order::table(data.size(), sizeof(E), comm.size()));
+  return PendingAllReduce<T, E, Op>(protocol, call, options, data, op,
+                                    Order::table(data.size(), sizeof(E), comm.size()));
 }
 
 }  // namespace tandem

@@ -11,7 +11,8 @@
 
 namespace tandem {
 
-/// The elements of an all-reduce that rank r folds and stores to all in Direct and Pairwise: an even cut at cache lines.
+/// The elements of an all-reduce that rank r folds and stores to all in Direct and Pairwise: an even cut at cache
+/// lines.
 constexpr Range owned_range(std::size_t count, std::size_t element_bytes, int ranks, int rank) noexcept {
   const std::size_t grain = element_bytes < line_pair_bytes ? line_pair_bytes / element_bytes : 1;
   const Range grains = slice_of(divide_up(count, grain), ranks, rank);
@@ -35,7 +36,8 @@ constexpr std::uint64_t ring_all_reduce(const ChunkTable& table, std::size_t ele
 }
 /// Ring reduce-scatter: D - |chunk r| sent on the way; then of chunk r what belongs to another's slice.
 constexpr std::uint64_t ring_reduce_scatter(const ChunkTable& table, std::size_t element_bytes, int rank) noexcept {
-  return element_bytes * (table.count() - intersect(table.chunk(rank), slice_of(table.count(), table.ranks(), rank)).size());
+  return element_bytes *
+         (table.count() - intersect(table.chunk(rank), slice_of(table.count(), table.ranks(), rank)).size());
 }
 /// Pairwise reduce-scatter: everything but the own part is sent.
 constexpr std::uint64_t pairwise_reduce_scatter(std::uint64_t bytes, std::uint64_t owned_bytes) noexcept {

@@ -41,7 +41,8 @@ std::uint64_t reduce_scatter_by_ring(Protocol<T>& protocol, Operation& operation
 
   const Range kept = intersect(chunk, slice);
   if (!kept.empty()) {
-    copy_bytes(output + (kept.begin - slice.begin), complete.data() + (kept.begin - chunk.begin), kept.size() * sizeof(E));
+    copy_bytes(output + (kept.begin - slice.begin), complete.data() + (kept.begin - chunk.begin),
+               kept.size() * sizeof(E));
   }
   const std::uintptr_t whole_output = reinterpret_cast<std::uintptr_t>(output) - slice.begin * sizeof(E);
   sent += exchange_and_copy<T, E>(
@@ -53,14 +54,15 @@ std::uint64_t reduce_scatter_by_ring(Protocol<T>& protocol, Operation& operation
 
 }  // namespace detail
 
-/// output = slice_of(count, size, rank) of what all_reduce(input) would give, bit for bit: equal slices where the number
-/// of ranks divides the count, else of ceil(count / size) with the last ones short or empty. `input` is the whole buffer,
-/// of the same count on all ranks, and is not changed unless `output` is its own slice (in place).
-/// Bytes this rank moves, for D bytes in all and a slice of S: up to 8 KiB (N-1) D; Direct (N-1) S loaded; Pairwise
-/// D - S sent; Ring D less what of its chunk lies in its slice.
-/// Throws Error: argument (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
-template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, Order Order = GlooRing, WindowTransport T, Element E, class Op>
-  requires Reduction<Op, E>
+/// output = slice_of(count, size, rank) of what all_reduce(input) would give, bit for bit: equal slices where the
+/// number of ranks divides the count, else of ceil(count / size) with the last ones short or empty. `input` is the
+/// whole buffer, of the same count on all ranks, and is not changed unless `output` is its own slice (in place). Bytes
+/// this rank moves, for D bytes in all and a slice of S: up to 8 KiB (N-1) D; Direct (N-1) S loaded; Pairwise D - S
+/// sent; Ring D less what of its chunk lies in its slice. Throws Error: argument (nothing was announced), mismatch (on
+/// all ranks, no data touched), dead_peer, timeout, poisoned.
+template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, Order Order = GlooRing, WindowTransport T, Element E,
+          class Op>
+requires Reduction<Op, E>
 void reduce_scatter(Communicator<T>& comm, std::span<const E> input, std::span<E> output, const Op& op,
                     const CallOptions& options = {}, CallSite site = CallSite::here()) {
   auto& protocol = comm.protocol();
@@ -69,18 +71,22 @@ void reduce_scatter(Communicator<T>& comm, std::span<const E> input, std::span<E
   const Range slice = slice_of(input.size(), ranks, comm.rank());
   detail::require_count(Verb::reduce_scatter, comm.rank(), "output", output.size(), slice.size(), site);
   detail::require_in_place_or_disjoint<E>(Verb::reduce_scatter, comm.rank(), output, input, slice.begin, site);
-  const Call call = detail::describe<E>(Verb::reduce_scatter, input.size(), Algorithm::number, reduction_id<Op>(), -1, site);
+  const Call call =
+      detail::describe<E>(Verb::reduce_scatter, input.size(), Algorithm::number, reduction_id<Op>(), -1, site);
   if (ranks == 1) return detail::reduce_alone(protocol, call, options, op, input.data(), output.data());
   const ChunkTable table = Order::table(input.size(), sizeof(E), ranks);
 
   if constexpr (std::same_as<Algorithm, Auto>) {
     if (input.size_bytes() <= detail::Block::eager_bytes) {
-      if (!input.empty()) stream_bytes(protocol.stage(), input.data(), input.size_bytes());
-      else protocol.stage();
+      if (!input.empty())
+        stream_bytes(protocol.stage(), input.data(), input.size_bytes());
+      else
+        protocol.stage();
       auto operation = protocol.post(call, options, 0, 0);
       protocol.await_posts(operation);
       detail::PerRank<const E*> inputs(ranks);
-      for (int member = 0; member < ranks; ++member) inputs[member] = reinterpret_cast<const E*>(protocol.staged(member));
+      for (int member = 0; member < ranks; ++member)
+        inputs[member] = reinterpret_cast<const E*>(protocol.staged(member));
       E* const destination = output.data();
       fold_range(op, table, slice, inputs.data(), &destination, 1, 0, slice.begin);
       const std::uint64_t moved = predict::eager(output.size_bytes(), ranks);
@@ -109,7 +115,8 @@ void reduce_scatter(Communicator<T>& comm, std::span<const E> input, std::span<E
   if constexpr (std::same_as<Algorithm, Direct>) {
     detail::refuse_unregistered(protocol, operation);
   } else if constexpr (std::same_as<Algorithm, Ring>) {
-    const auto moved = detail::reduce_scatter_by_ring(protocol, operation, op, table, input.data(), output.data(), slice);
+    const auto moved =
+        detail::reduce_scatter_by_ring(protocol, operation, op, table, input.data(), output.data(), slice);
     protocol.finish(operation, predict::ring_reduce_scatter(table, sizeof(E), comm.rank()), moved);
   } else {
     const auto owner = [&](int member) { return slice_of(input.size(), ranks, member); };

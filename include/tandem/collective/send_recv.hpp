@@ -72,18 +72,17 @@ void recv_bytes(Protocol<T>& protocol, Operation& operation, int from, std::span
       backoff = Backoff(protocol.pauses());
       continue;
     }
-    protocol.await_channel(operation, from, backoff, [&] {
-      return !protocol.endpoint().incoming(peer, Channel::point_to_point).peek().empty();
-    });
+    protocol.await_channel(operation, from, backoff,
+                           [&] { return !protocol.endpoint().incoming(peer, Channel::point_to_point).peek().empty(); });
   }
 }
 
 }  // namespace detail
 
-/// Sends `data` to rank `to`, which must receive as many elements of the same type. Messages of a pair arrive in the order
-/// sent. Returns when `data` may be changed, perhaps before the other has it (up to 128 KiB are buffered); two ranks that
-/// both send first do not block each other.
-/// Moves the data's bytes and a header of 128. Throws Error: argument, dead_peer, timeout, poisoned.
+/// Sends `data` to rank `to`, which must receive as many elements of the same type. Messages of a pair arrive in the
+/// order sent. Returns when `data` may be changed, perhaps before the other has it (up to 128 KiB are buffered); two
+/// ranks that both send first do not block each other. Moves the data's bytes and a header of 128. Throws Error:
+/// argument, dead_peer, timeout, poisoned.
 template <WindowTransport T, Element E>
 void send(Communicator<T>& comm, std::span<const E> data, int to, const CallOptions& options = {},
           CallSite site = CallSite::here()) {
@@ -106,7 +105,8 @@ void send(Communicator<T>& comm, std::span<const E> data, int to, const CallOpti
 /// Moves no bytes of its own: the sender's count. Throws Error: argument, mismatch (naming both call sites; `data` is
 /// untouched), dead_peer, timeout, poisoned.
 template <WindowTransport T, Element E>
-void recv(Communicator<T>& comm, std::span<E> data, int from, const CallOptions& options = {}, CallSite site = CallSite::here()) {
+void recv(Communicator<T>& comm, std::span<E> data, int from, const CallOptions& options = {},
+          CallSite site = CallSite::here()) {
   auto& protocol = comm.protocol();
   protocol.require_usable();
   detail::require_rank(Verb::recv, comm.rank(), "source", from, comm.size(), site);
@@ -121,12 +121,12 @@ void recv(Communicator<T>& comm, std::span<E> data, int from, const CallOptions&
   expected.root = static_cast<std::int16_t>(comm.rank());
   if (header.number != operation.sequence || !expected.agrees(header.fingerprint)) {
     header.site[sizeof header.site - 1] = '\0';
-    protocol.fail(operation, ErrorKind::mismatch, from,
-                  "the message that came is not the one expected: " +
-                      (header.number != operation.sequence
-                           ? "it is number " + std::to_string(header.number) + " of its pair"
-                           : difference(expected, comm.rank(), header.fingerprint, from)) +
-                      "; rank " + std::to_string(from) + " sends from " + header.site);
+    protocol.fail(
+        operation, ErrorKind::mismatch, from,
+        "the message that came is not the one expected: " +
+            (header.number != operation.sequence ? "it is number " + std::to_string(header.number) + " of its pair"
+                                                 : difference(expected, comm.rank(), header.fingerprint, from)) +
+            "; rank " + std::to_string(from) + " sends from " + header.site);
   }
   detail::recv_bytes(protocol, operation, from, std::as_writable_bytes(data));
   protocol.finish(operation, 0, 0);

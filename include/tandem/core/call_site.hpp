@@ -33,9 +33,7 @@ struct CallSite {
   }
 
   /// "file.cpp:12 (function)".
-  std::string text() const {
-    return std::string(file) + ":" + std::to_string(line) + " (" + function + ")";
-  }
+  std::string text() const { return std::string(file) + ":" + std::to_string(line) + " (" + function + ")"; }
 };
 
 }  // namespace tandem

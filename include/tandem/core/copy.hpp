@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies between memory that several processors use. Not std::memcpy, which knows nothing of who has the lines:
-//  - from a few KB on it is "rep movsb" on many machines, several times slower when lines come from another core's cache
+//  - from a few KB on it is "rep movsb" on many machines, several times slower when lines come from another core's
+//  cache
 //    (Zen 3, 256 KB just written by another core: 89 us against 19 us);
 //  - its stores fetch lines that another core has read, only to overwrite them (Zen 3, 32 KB into a slot that was read:
 //    5.0 us; with stores past the caches 1.0 us, and the reader is not slower: 2.3 us both ways).

@@ -26,15 +26,24 @@ enum class Dtype : std::uint8_t { float32, float64, float16, bfloat16, int8, uin
 
 constexpr const char* name_of(Dtype dtype) noexcept {
   switch (dtype) {
-    case Dtype::float32: return "float32";
-    case Dtype::float64: return "float64";
-    case Dtype::float16: return "float16";
-    case Dtype::bfloat16: return "bfloat16";
-    case Dtype::int8: return "int8";
-    case Dtype::uint8: return "uint8";
-    case Dtype::int32: return "int32";
-    case Dtype::int64: return "int64";
-    case Dtype::opaque: return "opaque";
+    case Dtype::float32:
+      return "float32";
+    case Dtype::float64:
+      return "float64";
+    case Dtype::float16:
+      return "float16";
+    case Dtype::bfloat16:
+      return "bfloat16";
+    case Dtype::int8:
+      return "int8";
+    case Dtype::uint8:
+      return "uint8";
+    case Dtype::int32:
+      return "int32";
+    case Dtype::int64:
+      return "int64";
+    case Dtype::opaque:
+      return "opaque";
   }
   return "?";
 }
@@ -43,14 +52,19 @@ constexpr const char* name_of(Dtype dtype) noexcept {
 constexpr std::size_t size_of(Dtype dtype) noexcept {
   switch (dtype) {
     case Dtype::float64:
-    case Dtype::int64: return 8;
+    case Dtype::int64:
+      return 8;
     case Dtype::float32:
-    case Dtype::int32: return 4;
+    case Dtype::int32:
+      return 4;
     case Dtype::float16:
-    case Dtype::bfloat16: return 2;
+    case Dtype::bfloat16:
+      return 2;
     case Dtype::int8:
-    case Dtype::uint8: return 1;
-    case Dtype::opaque: return 0;
+    case Dtype::uint8:
+      return 1;
+    case Dtype::opaque:
+      return 0;
   }
   return 0;
 }
@@ -58,15 +72,24 @@ constexpr std::size_t size_of(Dtype dtype) noexcept {
 /// The Dtype of a C++ element type; opaque for a user's own trivially copyable struct.
 template <class T>
 constexpr Dtype dtype_of() noexcept {
-  if constexpr (std::is_same_v<T, float>) return Dtype::float32;
-  else if constexpr (std::is_same_v<T, double>) return Dtype::float64;
-  else if constexpr (std::is_same_v<T, Float16>) return Dtype::float16;
-  else if constexpr (std::is_same_v<T, BFloat16>) return Dtype::bfloat16;
-  else if constexpr (std::is_integral_v<T> && sizeof(T) == 1 && std::is_signed_v<T>) return Dtype::int8;
-  else if constexpr (std::is_integral_v<T> && sizeof(T) == 1) return Dtype::uint8;
-  else if constexpr (std::is_integral_v<T> && sizeof(T) == 4 && std::is_signed_v<T>) return Dtype::int32;
-  else if constexpr (std::is_integral_v<T> && sizeof(T) == 8 && std::is_signed_v<T>) return Dtype::int64;
-  else return Dtype::opaque;
+  if constexpr (std::is_same_v<T, float>)
+    return Dtype::float32;
+  else if constexpr (std::is_same_v<T, double>)
+    return Dtype::float64;
+  else if constexpr (std::is_same_v<T, Float16>)
+    return Dtype::float16;
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    return Dtype::bfloat16;
+  else if constexpr (std::is_integral_v<T> && sizeof(T) == 1 && std::is_signed_v<T>)
+    return Dtype::int8;
+  else if constexpr (std::is_integral_v<T> && sizeof(T) == 1)
+    return Dtype::uint8;
+  else if constexpr (std::is_integral_v<T> && sizeof(T) == 4 && std::is_signed_v<T>)
+    return Dtype::int32;
+  else if constexpr (std::is_integral_v<T> && sizeof(T) == 8 && std::is_signed_v<T>)
+    return Dtype::int64;
+  else
+    return Dtype::opaque;
 }
 
 /// What collectives move: bytes that may be copied as they are.
@@ -77,15 +100,23 @@ concept Element = std::is_trivially_copyable_v<T> && !std::is_const_v<T> && !std
 template <class F>
 constexpr decltype(auto) visit_dtype(Dtype dtype, F&& f) {
   switch (dtype) {
-    case Dtype::float64: return f(double{});
-    case Dtype::float16: return f(Float16{});
-    case Dtype::bfloat16: return f(BFloat16{});
-    case Dtype::int8: return f(std::int8_t{});
-    case Dtype::uint8: return f(std::uint8_t{});
-    case Dtype::int32: return f(std::int32_t{});
-    case Dtype::int64: return f(std::int64_t{});
+    case Dtype::float64:
+      return f(double{});
+    case Dtype::float16:
+      return f(Float16{});
+    case Dtype::bfloat16:
+      return f(BFloat16{});
+    case Dtype::int8:
+      return f(std::int8_t{});
+    case Dtype::uint8:
+      return f(std::uint8_t{});
+    case Dtype::int32:
+      return f(std::int32_t{});
+    case Dtype::int64:
+      return f(std::int64_t{});
     case Dtype::float32:
-    case Dtype::opaque: break;
+    case Dtype::opaque:
+      break;
   }
   return f(float{});
 }

@@ -29,8 +29,9 @@ inline std::optional<std::int64_t> environment_integer(const char* name, std::in
   const char* const end = text->data() + text->size();
   const auto [stop, fault] = std::from_chars(text->data(), end, value);
   if (fault != std::errc() || stop != end || value < least || value > most) {
-    throw Error(ErrorKind::environment, "tandem: " + std::string(name) + "=\"" + *text + "\" is not a whole number from " +
-                                            std::to_string(least) + " to " + std::to_string(most));
+    throw Error(ErrorKind::environment, "tandem: " + std::string(name) + "=\"" + *text +
+                                            "\" is not a whole number from " + std::to_string(least) + " to " +
+                                            std::to_string(most));
   }
   return value;
 }

@@ -64,21 +64,20 @@ concept Transport = requires(T& endpoint, const T& view, int peer, Channel chann
 /// writer each; heap memory carries what users ask for. A word of a rank's control memory is written by that rank
 /// alone, which then calls wake(word); others may sleep on it.
 template <class T>
-concept WindowTransport =
-    Transport<T> && T::has_windows &&
-    requires(T& endpoint, const T& view, int peer, const std::atomic<std::uint64_t>& word, std::chrono::nanoseconds span,
-             Range range, const std::vector<Range>& ranges) {
-      { view.window(peer) } -> std::same_as<std::byte*>;
-      { view.control() } -> std::same_as<Range>;
-      { view.heap() } -> std::same_as<Range>;
-      { view.processors() } -> std::same_as<int>;  // fewest that any rank may run on: the same answer on all ranks
-      endpoint.reserve(range);  // pages of the own window, before first use
-      endpoint.wake(word);
-      endpoint.sleep(peer, word, std::uint64_t{}, span);
-      endpoint.nap(span);
-      // After a failure: own heap memory becomes private, content of `ranges` kept, so that a peer that was stopped
-      // and resumes cannot write into what this process goes on using.
-      { endpoint.detach_heap(range, ranges) } -> std::same_as<bool>;
-    };
+concept WindowTransport = Transport<T> && T::has_windows &&
+    requires(T& endpoint, const T& view, int peer, const std::atomic<std::uint64_t>& word,
+             std::chrono::nanoseconds span, Range range, const std::vector<Range>& ranges) {
+  { view.window(peer) } -> std::same_as<std::byte*>;
+  { view.control() } -> std::same_as<Range>;
+  { view.heap() } -> std::same_as<Range>;
+  { view.processors() } -> std::same_as<int>;  // fewest that any rank may run on: the same answer on all ranks
+  endpoint.reserve(range);                     // pages of the own window, before first use
+  endpoint.wake(word);
+  endpoint.sleep(peer, word, std::uint64_t{}, span);
+  endpoint.nap(span);
+  // After a failure: own heap memory becomes private, content of `ranges` kept, so that a peer that was stopped
+  // and resumes cannot write into what this process goes on using.
+  { endpoint.detach_heap(range, ranges) } -> std::same_as<bool>;
+};
 
 }  // namespace tandem

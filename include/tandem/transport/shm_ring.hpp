@@ -43,9 +43,9 @@ class ShmRing {
   static constexpr bool moves_device_memory = false;
 
   struct Geometry {
-    std::size_t heap_bytes;                          ///< virtual; pages are reserved as they are asked for
-    std::size_t collective_slot_bytes = 64 * 1024;   ///< of each of the 8 slots of a pair's collective ring
-    std::size_t message_slot_bytes = 16 * 1024;      ///< of each of the 8 slots of a pair's point-to-point ring
+    std::size_t heap_bytes;                         ///< virtual; pages are reserved as they are asked for
+    std::size_t collective_slot_bytes = 64 * 1024;  ///< of each of the 8 slots of a pair's collective ring
+    std::size_t message_slot_bytes = 16 * 1024;     ///< of each of the 8 slots of a pair's point-to-point ring
     friend bool operator==(const Geometry&, const Geometry&) = default;
   };
 
@@ -70,15 +70,15 @@ class ShmRing {
       auto& introduction = all[static_cast<std::size_t>(peer)];
       Card theirs{};
       if (introduction.data.size() != sizeof(Card) || introduction.descriptors.size() != 2) {
-        throw Error(ErrorKind::environment, "tandem: rank " + std::to_string(peer) + " speaks another version of ShmRing",
-                    rank, peer, "join");
+        throw Error(ErrorKind::environment,
+                    "tandem: rank " + std::to_string(peer) + " speaks another version of ShmRing", rank, peer, "join");
       }
       std::memcpy(&theirs, introduction.data.data(), sizeof theirs);
       if (!(theirs.geometry == geometry)) {
         throw Error(ErrorKind::environment,
-                    "tandem: rank " + std::to_string(rank) + " asks for an arena of " + format_bytes(geometry.heap_bytes) +
-                        " and rank " + std::to_string(peer) + " for one of " + format_bytes(theirs.geometry.heap_bytes) +
-                        "; all ranks must pass the same join options",
+                    "tandem: rank " + std::to_string(rank) + " asks for an arena of " +
+                        format_bytes(geometry.heap_bytes) + " and rank " + std::to_string(peer) + " for one of " +
+                        format_bytes(theirs.geometry.heap_bytes) + "; all ranks must pass the same join options",
                     rank, peer, "join");
       }
       self.processors_ = std::min<int>(self.processors_, theirs.processors);
@@ -141,7 +141,8 @@ class ShmRing {
     if (header(rank_).sleepers.load(std::memory_order_relaxed) != 0) detail::wake_all(word);
   }
   static void nap(std::chrono::nanoseconds span) noexcept { detail::nap(span); }
-  void sleep(int peer, const std::atomic<std::uint64_t>& word, std::uint64_t seen, std::chrono::nanoseconds span) noexcept {
+  void sleep(int peer, const std::atomic<std::uint64_t>& word, std::uint64_t seen,
+             std::chrono::nanoseconds span) noexcept {
     detail::sleep_on(word, seen, header(peer).sleepers, span);
   }
 

@@ -18,9 +18,11 @@ namespace tandem::detail {
 
 /// All inputs lie beside the flags already: fold all of it here. `input_of(member)` gives a member's copy.
 template <class T, class E, class Op, class InputOf>
-std::uint64_t fold_everything(Protocol<T>& protocol, const Op& op, const ChunkTable& table, E* output, InputOf input_of) {
+std::uint64_t fold_everything(Protocol<T>& protocol, const Op& op, const ChunkTable& table, E* output,
+                              InputOf input_of) {
   PerRank<const E*> inputs(protocol.size());
-  for (int member = 0; member < protocol.size(); ++member) inputs[member] = reinterpret_cast<const E*>(input_of(member));
+  for (int member = 0; member < protocol.size(); ++member)
+    inputs[member] = reinterpret_cast<const E*>(input_of(member));
   fold_range(op, table, {0, table.count()}, inputs.data(), &output, 1);
   return table.count() * sizeof(E) * static_cast<std::uint64_t>(protocol.size() - 1);
 }
@@ -65,8 +67,10 @@ std::uint64_t all_reduce_pairwise(Protocol<T>& protocol, Operation& operation, c
   const auto owned_by = [&](int member) { return owned_range(table.count(), sizeof(E), ranks, member); };
   const Range owned = owned_by(protocol.rank());
   // In place is safe: a final element reaches a rank only after its owner has had that rank's input of it.
-  std::uint64_t sent = exchange_and_fold(protocol, operation, op, table, input, output + owned.begin, owned, owned_by, false);
-  sent += exchange_and_copy(protocol, operation, output, output, [&](int) { return owned; }, owned_by);
+  std::uint64_t sent =
+      exchange_and_fold(protocol, operation, op, table, input, output + owned.begin, owned, owned_by, false);
+  sent += exchange_and_copy(
+      protocol, operation, output, output, [&](int) { return owned; }, owned_by);
   return sent;
 }
 
@@ -74,7 +78,8 @@ template <class T, class E, class Op>
 std::uint64_t all_reduce_naively(Protocol<T>& protocol, Operation& operation, const Op& op, const ChunkTable& table,
                                  const E* input, E* output) {
   const Range all{0, table.count()};
-  return exchange_and_fold(protocol, operation, op, table, input, output, all, [&](int) { return all; }, input == output);
+  return exchange_and_fold(
+      protocol, operation, op, table, input, output, all, [&](int) { return all; }, input == output);
 }
 
 }  // namespace tandem::detail

@@ -11,8 +11,8 @@
 
 #include "tandem/collective/detail/per_rank.hpp"
 #include "tandem/comm/communicator.hpp"
-#include "tandem/core/copy.hpp"
 #include "tandem/core/bytes.hpp"
+#include "tandem/core/copy.hpp"
 #include "tandem/reduce/apply.hpp"
 
 namespace tandem::detail {

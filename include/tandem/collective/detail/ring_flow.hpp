@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "tandem/comm/communicator.hpp"
-#include "tandem/core/copy.hpp"
 #include "tandem/core/bytes.hpp"
+#include "tandem/core/copy.hpp"
 #include "tandem/reduce/fold.hpp"
 
 namespace tandem::detail {
@@ -35,7 +35,8 @@ struct RingStep {
 
 /// How many bytes go into a slot at a time: enough pieces that neighbours work at the same time, few enough that the
 /// hand-over does not count.
-constexpr std::size_t ring_fragment_bytes(std::size_t chunk_bytes, std::size_t slot_bytes, std::size_t element_bytes) noexcept {
+constexpr std::size_t ring_fragment_bytes(std::size_t chunk_bytes, std::size_t slot_bytes,
+                                          std::size_t element_bytes) noexcept {
   const std::size_t wanted = std::clamp(round_up(chunk_bytes / 4, line_pair_bytes), std::size_t{4096}, slot_bytes);
   return std::max<std::size_t>(wanted / element_bytes, 1) * element_bytes;
 }
@@ -114,8 +115,8 @@ class RingFlow {
   }
   /// Is the raw part of this round due: not sent yet, and everything of earlier rounds handed on?
   bool may_send_raw() const noexcept {
-    return raw_round_ < rounds_ && (raw_round_ == 0 || step_round_ >= raw_round_ ||
-                                    (step_round_ + 1 == raw_round_ && step_ > last_forward_));
+    return raw_round_ < rounds_ &&
+           (raw_round_ == 0 || step_round_ >= raw_round_ || (step_round_ + 1 == raw_round_ && step_ > last_forward_));
   }
   /// Forwards of a round follow its raw part: both ends count on that order.
   bool may_forward() const noexcept { return raw_round_ > step_round_; }
@@ -161,8 +162,8 @@ class RingFlow {
     const std::size_t count = seen.size() / sizeof(E);
     if (count * sizeof(E) != seen.size() || count > due) {
       protocol_.fail(operation_, ErrorKind::mismatch, higher_,
-                     std::to_string(seen.size()) + " bytes arrived from rank " + std::to_string(higher_) + " where at most " +
-                         std::to_string(due * sizeof(E)) + " were due");
+                     std::to_string(seen.size()) + " bytes arrived from rank " + std::to_string(higher_) +
+                         " where at most " + std::to_string(due * sizeof(E)) + " were due");
     }
     const E* const arrived = reinterpret_cast<const E*>(seen.data());
     bool folded = false;
@@ -186,8 +187,8 @@ class RingFlow {
   }
   /// Folds into `kept`, `slot` or both (null: not wanted), a block at a time, so that what goes into the slot is read
   /// from this core's nearest cache and stored past it: the next reader is another core.
-  void fold_through(const E* const* sources, int source_count, E* kept, std::byte* slot, std::size_t count, FoldStart start,
-                    FoldEnd end) {
+  void fold_through(const E* const* sources, int source_count, E* kept, std::byte* slot, std::size_t count,
+                    FoldStart start, FoldEnd end) {
     alignas(cache_line_bytes) E scratch[block_elements];
     const E* from[2] = {sources[0], source_count > 1 ? sources[1] : nullptr};
     for (std::size_t at = 0; at < count; at += block_elements) {

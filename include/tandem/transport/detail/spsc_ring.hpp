@@ -20,8 +20,8 @@
 #include <cstring>
 #include <span>
 
-#include "tandem/core/copy.hpp"
 #include "tandem/core/bytes.hpp"
+#include "tandem/core/copy.hpp"
 
 namespace tandem::detail {
 

@@ -22,9 +22,7 @@
 namespace tandem::detail {
 
 /// Once per process, before the first sleep of any peer.
-inline void register_sleeping() noexcept {
-  ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0);
-}
+inline void register_sleeping() noexcept { ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0); }
 
 inline std::uint32_t* futex_word(const std::atomic<std::uint64_t>& word) noexcept {
   // The low half of the word is what the kernel compares.
@@ -32,7 +30,8 @@ inline std::uint32_t* futex_word(const std::atomic<std::uint64_t>& word) noexcep
   return reinterpret_cast<std::uint32_t*>(const_cast<std::atomic<std::uint64_t>*>(&word)) + low;
 }
 
-/// Sleeps while `word` holds `seen`, at most `span`. `sleepers` belongs to the word's writer and is counted up meanwhile.
+/// Sleeps while `word` holds `seen`, at most `span`. `sleepers` belongs to the word's writer and is counted up
+/// meanwhile.
 inline void sleep_on(const std::atomic<std::uint64_t>& word, std::uint64_t seen, std::atomic<std::uint32_t>& sleepers,
                      std::chrono::nanoseconds span) noexcept {
   sleepers.fetch_add(1, std::memory_order_seq_cst);

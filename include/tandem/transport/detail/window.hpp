@@ -88,8 +88,8 @@ class Window {
   /// Costs a copy of the kept bytes. Returns false when memory is too short for it; nothing is changed then.
   bool make_private(Range span, const std::vector<Range>& kept) noexcept {
     if (span.empty()) return true;
-    void* const fresh = ::mmap(nullptr, span.size(), PROT_READ | PROT_WRITE,
-                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const fresh =
+        ::mmap(nullptr, span.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (fresh == MAP_FAILED) return false;
     auto* const copy = static_cast<std::byte*>(fresh);
     for (const Range& range : kept) std::memcpy(copy + (range.begin - span.begin), base_ + range.begin, range.size());
@@ -102,8 +102,7 @@ class Window {
 
  private:
   Window(Descriptor memory, std::size_t bytes, bool owned) : memory_(std::move(memory)), bytes_(bytes) {
-    void* const address =
-        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory_.get(), 0);
+    void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory_.get(), 0);
     if (address == MAP_FAILED) throw_system("mapping a window of " + format_bytes(bytes) + " failed", errno);
     base_ = static_cast<std::byte*>(address);
     // A forked child must not write into memory that peers fold from.
