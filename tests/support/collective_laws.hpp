@@ -40,12 +40,13 @@ inline constexpr std::array<How, 6> all_ways{{{Registered::nowhere, false, 0},
                                               {Registered::on_last_rank, true, 0},
                                               {Registered::on_last_rank, false, 1}}};
 
-inline std::string describe(const World& world, const char* verb, const char* algorithm, std::size_t count, std::size_t element_bytes,
-                            How how) {
+inline std::string describe(const World& world, const char* verb, const char* algorithm, std::size_t count,
+                            std::size_t element_bytes, How how) {
   constexpr std::array<const char*, 3> where{"nowhere", "everywhere", "on the last rank"};
-  return std::string(verb) + "<" + algorithm + "> of " + std::to_string(count) + " elements of " + std::to_string(element_bytes) +
-         " bytes, registered " + where[static_cast<std::size_t>(how.registered)] + (how.in_place ? ", in place" : "") + ", shift " +
-         std::to_string(how.shift) + ", on rank " + std::to_string(world.rank()) + " of " + std::to_string(world.size()) + ": ";
+  return std::string(verb) + "<" + algorithm + "> of " + std::to_string(count) + " elements of " +
+         std::to_string(element_bytes) + " bytes, registered " + where[static_cast<std::size_t>(how.registered)] +
+         (how.in_place ? ", in place" : "") + ", shift " + std::to_string(how.shift) + ", on rank " +
+         std::to_string(world.rank()) + " of " + std::to_string(world.size()) + ": ";
 }
 
 inline std::shared_ptr<Arena> arena_for(const World& world, Registered registered) {
@@ -57,19 +58,23 @@ inline std::shared_ptr<Arena> arena_for(const World& world, Registered registere
 /// Part `rank` of `count` elements cut into equal slices of ceil(count / ranks).
 inline Range cut(std::size_t count, int ranks, int rank) {
   const std::size_t each = (count + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks);
-  return {std::min(count, each * static_cast<std::size_t>(rank)), std::min(count, each * static_cast<std::size_t>(rank + 1))};
+  return {std::min(count, each * static_cast<std::size_t>(rank)),
+          std::min(count, each * static_cast<std::size_t>(rank + 1))};
 }
 template <class E>
 std::vector<E> part(const std::vector<E>& whole, Range range) {
-  return {whole.begin() + static_cast<std::ptrdiff_t>(range.begin), whole.begin() + static_cast<std::ptrdiff_t>(range.end)};
+  return {whole.begin() + static_cast<std::ptrdiff_t>(range.begin),
+          whole.begin() + static_cast<std::ptrdiff_t>(range.end)};
 }
 
 /// Checks the ledger of one operation: it balances, and moved `bytes` where that is known.
-inline void check_ledger(const World& world, const Ledger& before, std::optional<std::uint64_t> bytes, const std::string& what) {
+inline void check_ledger(const World& world, const Ledger& before, std::optional<std::uint64_t> bytes,
+                         const std::string& what) {
   const Ledger used = world.ledger() - before;
   if (used.operations != 1) FAIL_CHECK(what << used.operations << " operations in the ledger");
   if (!used.balanced()) FAIL_CHECK(what << "predicted " << used.predicted << " bytes, measured " << used.measured);
-  if (bytes && used.measured != *bytes) FAIL_CHECK(what << "moved " << used.measured << " bytes where " << *bytes << " are documented");
+  if (bytes && used.measured != *bytes)
+    FAIL_CHECK(what << "moved " << used.measured << " bytes where " << *bytes << " are documented");
 }
 
 /// A forced Direct with buffers outside the arena is an argument error on all ranks and costs nothing else.
@@ -104,7 +109,8 @@ struct Case {
 
 /// Bytes that one rank moves in an all-reduce, as documented; nothing where that depends on the processors.
 template <class Algorithm>
-std::optional<std::uint64_t> all_reduce_bytes(const World& world, std::size_t count, std::size_t element_bytes, How how) {
+std::optional<std::uint64_t> all_reduce_bytes(const World& world, std::size_t count, std::size_t element_bytes,
+                                              How how) {
   const auto ranks = static_cast<std::size_t>(world.size());
   const auto rank = static_cast<std::size_t>(world.rank());
   const std::uint64_t bytes = count * element_bytes;
@@ -117,7 +123,8 @@ std::optional<std::uint64_t> all_reduce_bytes(const World& world, std::size_t co
   if constexpr (std::same_as<Algorithm, Pairwise>) return bytes - owned + (ranks - 1) * owned;
   if constexpr (std::same_as<Algorithm, Direct>) return 2 * (ranks - 1) * owned;
   if (bytes <= 8) return (ranks - 1) * bytes;
-  if (bytes <= 8192 && how.registered != Registered::on_last_rank && how.registered != Registered::everywhere) return (ranks - 1) * bytes;
+  if (bytes <= 8192 && how.registered != Registered::on_last_rank && how.registered != Registered::everywhere)
+    return (ranks - 1) * bytes;
   if (bytes <= 8192) return std::nullopt;
   return how.registered == Registered::everywhere ? 2 * (ranks - 1) * owned : ring;
 }
@@ -131,8 +138,10 @@ void all_reduce_law(World& world, const Case<E, Op>& c, How how) {
   in.fill(mine);
   const Ledger before = world.ledger();
   const auto call = [&] {
-    if (how.in_place) all_reduce<Algorithm>(world, in.span(), c.op);
-    else all_reduce<Algorithm>(world, std::span<const E>(in.span()), out.span(), c.op);
+    if (how.in_place)
+      all_reduce<Algorithm>(world, in.span(), c.op);
+    else
+      all_reduce<Algorithm>(world, std::span<const E>(in.span()), out.span(), c.op);
   };
   if (is_refused<Algorithm>(world, how)) {
     check_refused(world, what, call);
@@ -160,7 +169,8 @@ void reduce_scatter_law(World& world, const Case<E, Op>& c, How how) {
   if (is_refused<Algorithm>(world, how)) return check_refused(world, what, call);
   call();
   std::vector<E> expected = mine;  // in place, only the own slice changes
-  std::copy(c.result.begin() + static_cast<std::ptrdiff_t>(slice.begin), c.result.begin() + static_cast<std::ptrdiff_t>(slice.end),
+  std::copy(c.result.begin() + static_cast<std::ptrdiff_t>(slice.begin),
+            c.result.begin() + static_cast<std::ptrdiff_t>(slice.end),
             expected.begin() + static_cast<std::ptrdiff_t>(slice.begin));
   if (how.in_place ? !in.holds(expected) : !out.holds(part(c.result, slice))) FAIL_CHECK(what << "wrong bits");
   if (!how.in_place && !in.holds(mine)) FAIL_CHECK(what << "the input changed");
@@ -183,7 +193,8 @@ void all_gather_law(World& world, const std::vector<E>& whole, How how) {
   GuardedBuffer<E> out(arena, whole.size(), how.shift);
   out.fill(std::vector<E>(whole.size()));
   const std::span<E> source = how.in_place ? out.span().subspan(slice.begin, slice.size()) : in.span();
-  std::copy(whole.begin() + static_cast<std::ptrdiff_t>(slice.begin), whole.begin() + static_cast<std::ptrdiff_t>(slice.end), source.begin());
+  std::copy(whole.begin() + static_cast<std::ptrdiff_t>(slice.begin),
+            whole.begin() + static_cast<std::ptrdiff_t>(slice.end), source.begin());
   const Ledger before = world.ledger();
   const auto call = [&] { all_gather<Algorithm>(world, std::span<const E>(source), out.span()); };
   if (is_refused<Algorithm>(world, how)) return check_refused(world, what, call);
@@ -194,17 +205,20 @@ void all_gather_law(World& world, const std::vector<E>& whole, How how) {
   const int ranks = world.size();
   std::uint64_t elements = whole.size() - slice.size();
   if (std::same_as<Algorithm, Pairwise>) elements = slice.size() * static_cast<std::size_t>(ranks - 1);
-  if (std::same_as<Algorithm, Ring>) elements = whole.size() - cut(whole.size(), ranks, (world.rank() + ranks - 1) % ranks).size();
+  if (std::same_as<Algorithm, Ring>)
+    elements = whole.size() - cut(whole.size(), ranks, (world.rank() + ranks - 1) % ranks).size();
   std::optional<std::uint64_t> bytes = elements * sizeof(E);
-  if (ranks == 1) bytes = 0;
-  else if (std::same_as<Algorithm, Auto> && how.registered != Registered::everywhere) bytes.reset();
+  if (ranks == 1)
+    bytes = 0;
+  else if (std::same_as<Algorithm, Auto> && how.registered != Registered::everywhere)
+    bytes.reset();
   check_ledger(world, before, bytes, what);
 }
 
 template <class Algorithm, class E>
 void broadcast_law(World& world, const std::vector<E>& data, int root, How how) {
-  const std::string what =
-      describe(world, "broadcast", Algorithm::name, data.size(), sizeof(E), how) + "from rank " + std::to_string(root) + ": ";
+  const std::string what = describe(world, "broadcast", Algorithm::name, data.size(), sizeof(E), how) + "from rank " +
+                           std::to_string(root) + ": ";
   GuardedBuffer<E> buffer(arena_for(world, how.registered), data.size(), how.shift);
   buffer.fill(world.rank() == root ? data : samples<E>(data.size(), world.rank(), 99));
   const Ledger before = world.ledger();
@@ -217,11 +231,16 @@ void broadcast_law(World& world, const std::vector<E>& data, int root, How how) 
   if (!buffer.guards_intact()) FAIL_CHECK(what << "wrote outside its buffer");
   std::uint64_t bytes = data.size() * sizeof(E);
   const bool is_root = world.rank() == root;
-  const bool loads = std::same_as<Algorithm, Direct> || (std::same_as<Algorithm, Auto> && (bytes <= 8192 || root_registered));
-  if (world.size() == 1) bytes = 0;
-  else if (std::same_as<Algorithm, Naive>) bytes *= is_root ? static_cast<std::uint64_t>(world.size() - 1) : 0;
-  else if (loads) bytes = is_root ? 0 : bytes;
-  else bytes = world.rank() == (root + 1) % world.size() ? 0 : bytes;
+  const bool loads =
+      std::same_as<Algorithm, Direct> || (std::same_as<Algorithm, Auto> && (bytes <= 8192 || root_registered));
+  if (world.size() == 1)
+    bytes = 0;
+  else if (std::same_as<Algorithm, Naive>)
+    bytes *= is_root ? static_cast<std::uint64_t>(world.size() - 1) : 0;
+  else if (loads)
+    bytes = is_root ? 0 : bytes;
+  else
+    bytes = world.rank() == (root + 1) % world.size() ? 0 : bytes;
   check_ledger(world, before, bytes, what);
 }
 
@@ -232,7 +251,8 @@ std::vector<std::size_t> usual_counts() {
 }
 
 template <class E, class Op>
-std::vector<Case<E, Op>> usual_cases(int ranks, const Op& op, const std::vector<std::size_t>& counts = usual_counts<E>()) {
+std::vector<Case<E, Op>> usual_cases(int ranks, const Op& op,
+                                     const std::vector<std::size_t>& counts = usual_counts<E>()) {
   std::vector<Case<E, Op>> cases;
   for (const std::size_t count : counts) cases.emplace_back(ranks, count, op, count);
   return cases;

@@ -49,10 +49,14 @@ E sample(std::uint64_t index, int rank, std::uint64_t seed = 0) {
   const std::uint64_t bits = mix(index * 64 + static_cast<std::uint64_t>(rank) + (seed << 40));
   const float fraction = static_cast<float>(static_cast<std::int32_t>(bits & 0xffffff) - 0x800000) / 8388608.0F;
   const float wide = static_cast<float>(1U << (bits >> 24 & 7U)) * fraction;
-  if constexpr (std::is_same_v<E, float>) return wide;
-  else if constexpr (std::is_same_v<E, double>) return static_cast<double>(wide) * (1.0 + static_cast<double>(bits >> 32) * 0x1p-60);
-  else if constexpr (std::is_same_v<E, Float16>) return to_float16(wide);
-  else if constexpr (std::is_same_v<E, BFloat16>) return to_bfloat16(wide);
+  if constexpr (std::is_same_v<E, float>)
+    return wide;
+  else if constexpr (std::is_same_v<E, double>)
+    return static_cast<double>(wide) * (1.0 + static_cast<double>(bits >> 32) * 0x1p-60);
+  else if constexpr (std::is_same_v<E, Float16>)
+    return to_float16(wide);
+  else if constexpr (std::is_same_v<E, BFloat16>)
+    return to_bfloat16(wide);
   else if constexpr (std::is_same_v<E, Affine>) {
     return {static_cast<std::uint32_t>(bits) | 1U, static_cast<std::uint32_t>(bits >> 32), 1};
   } else {
@@ -73,14 +77,19 @@ using ComputedIn = std::conditional_t<std::is_same_v<E, Float16> || std::is_same
 
 template <class E>
 ComputedIn<E> widen(E value) {
-  if constexpr (std::is_same_v<ComputedIn<E>, E>) return value;
-  else return to_float32(value);
+  if constexpr (std::is_same_v<ComputedIn<E>, E>)
+    return value;
+  else
+    return to_float32(value);
 }
 template <class E>
 E narrow(ComputedIn<E> value) {
-  if constexpr (std::is_same_v<E, Float16>) return to_float16(value);
-  else if constexpr (std::is_same_v<E, BFloat16>) return to_bfloat16(value);
-  else return value;
+  if constexpr (std::is_same_v<E, Float16>)
+    return to_float16(value);
+  else if constexpr (std::is_same_v<E, BFloat16>)
+    return to_bfloat16(value);
+  else
+    return value;
 }
 
 /// One step of the fold. No NaN and no zero of the other sign among the samples, so < is all that Min and Max need.
@@ -105,8 +114,10 @@ E apply_once(const Op& op, E input, E sofar) {
 template <class E, class Op>
 E scaled(const Op& op, E input) {
   if constexpr (requires { op.factor; }) {
-    if constexpr (std::is_integral_v<E>) return static_cast<E>(static_cast<std::uint64_t>(input) * static_cast<std::uint64_t>(op.factor));
-    else return narrow<E>(widen(input) * static_cast<ComputedIn<E>>(op.factor));
+    if constexpr (std::is_integral_v<E>)
+      return static_cast<E>(static_cast<std::uint64_t>(input) * static_cast<std::uint64_t>(op.factor));
+    else
+      return narrow<E>(widen(input) * static_cast<ComputedIn<E>>(op.factor));
   } else {
     return input;
   }
@@ -170,7 +181,8 @@ class GuardedBuffer {
   }
   /// Do the elements hold these bits?
   bool holds(const std::vector<E>& values) const noexcept {
-    return values.size() == count_ && (count_ == 0 || std::memcmp(memory_ + begin_, values.data(), count_ * sizeof(E)) == 0);
+    return values.size() == count_ &&
+           (count_ == 0 || std::memcmp(memory_ + begin_, values.data(), count_ * sizeof(E)) == 0);
   }
   bool guards_intact() const noexcept {
     for (std::size_t i = 0; i < bytes_; ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the processes of a test tell one another behind the library's back: who is who, when somebody died, what was seen.
-// Made before the fork.
+// What the processes of a test tell one another behind the library's back: who is who, when somebody died, what was
+// seen. Made before the fork.
 #pragma once
 
 #include <sys/mman.h>
@@ -14,9 +14,9 @@
 namespace tandem::test {
 
 struct SharedNotes {
-  std::atomic<std::int32_t> process[8];      // by rank
-  std::atomic<std::int64_t> died_at;         // steady clock, ns
-  std::atomic<std::int32_t> seen;            // survivors that got their error
+  std::atomic<std::int32_t> process[8];  // by rank
+  std::atomic<std::int64_t> died_at;     // steady clock, ns
+  std::atomic<std::int32_t> seen;        // survivors that got their error
   std::atomic<std::int32_t> phase;
 };
 

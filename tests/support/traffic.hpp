@@ -20,10 +20,23 @@
 
 namespace tandem::test {
 
-enum class Traffic { direct, ring, small, pairwise, naive, pending, reduce_scatter, all_gather, broadcast, barrier, messages };
-inline constexpr Traffic all_traffic[] = {Traffic::direct,         Traffic::ring,       Traffic::small,     Traffic::pairwise,
-                                          Traffic::naive,          Traffic::pending,    Traffic::reduce_scatter,
-                                          Traffic::all_gather,     Traffic::broadcast,  Traffic::barrier,   Traffic::messages};
+enum class Traffic {
+  direct,
+  ring,
+  small,
+  pairwise,
+  naive,
+  pending,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  barrier,
+  messages
+};
+inline constexpr Traffic all_traffic[] = {Traffic::direct,         Traffic::ring,       Traffic::small,
+                                          Traffic::pairwise,       Traffic::naive,      Traffic::pending,
+                                          Traffic::reduce_scatter, Traffic::all_gather, Traffic::broadcast,
+                                          Traffic::barrier,        Traffic::messages};
 inline const char* name_of(Traffic traffic) {
   constexpr const char* names[] = {"direct",         "ring",       "small",     "pairwise", "naive",   "pending",
                                    "reduce_scatter", "all_gather", "broadcast", "barrier",  "messages"};
@@ -45,11 +58,21 @@ inline Error run_until_error(World& world, Traffic traffic, const CallOptions& o
   try {
     while (true) {
       switch (traffic) {
-        case Traffic::direct: all_reduce<Direct>(world, window, Max{}, options); break;
-        case Traffic::ring: all_reduce<Ring>(world, all, Max{}, options); break;
-        case Traffic::small: all_reduce(world, all.first(7), Max{}, options); break;
-        case Traffic::pairwise: all_reduce<Pairwise>(world, all, Max{}, options); break;
-        case Traffic::naive: all_reduce<Naive>(world, all, Max{}, options); break;
+        case Traffic::direct:
+          all_reduce<Direct>(world, window, Max{}, options);
+          break;
+        case Traffic::ring:
+          all_reduce<Ring>(world, all, Max{}, options);
+          break;
+        case Traffic::small:
+          all_reduce(world, all.first(7), Max{}, options);
+          break;
+        case Traffic::pairwise:
+          all_reduce<Pairwise>(world, all, Max{}, options);
+          break;
+        case Traffic::naive:
+          all_reduce<Naive>(world, all, Max{}, options);
+          break;
         case Traffic::pending: {
           auto one = begin_all_reduce(world, window.first(5000), Max{}, options);
           auto two = begin_all_reduce(world, all.first(5000), Max{}, options);
@@ -70,7 +93,9 @@ inline Error run_until_error(World& world, Traffic traffic, const CallOptions& o
           broadcast(world, all, 0, options);
           broadcast(world, window, world.size() - 1, options);
           break;
-        case Traffic::barrier: barrier(world, options); break;
+        case Traffic::barrier:
+          barrier(world, options);
+          break;
         case Traffic::messages:
           send(world, std::span<const float>(all), next, options);
           recv(world, all, before, options);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffers larger than all rings together, and rings so small that they are always full: the laws hold, nothing waits for ever.
+// Buffers larger than all rings together, and rings so small that they are always full: the laws hold, nothing waits
+// for ever.
 #include "support/collective_laws.hpp"
 
 using namespace tandem;

@@ -19,7 +19,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-bool says(const Error& error, const std::string& text) { return std::string(error.what()).find(text) != std::string::npos; }
+bool says(const Error& error, const std::string& text) {
+  return std::string(error.what()).find(text) != std::string::npos;
+}
 
 template <class Call>
 std::optional<Error> error_of(Call call) {
@@ -32,7 +34,8 @@ std::optional<Error> error_of(Call call) {
 }
 
 /// Each rank calls something else; all of them must be told of a mismatch, with the words given and both call sites.
-void must_not_match(int ranks, const std::function<void(World&, std::span<float>)>& call, const std::vector<std::string>& said) {
+void must_not_match(int ranks, const std::function<void(World&, std::span<float>)>& call,
+                    const std::vector<std::string>& said) {
   on_threads(ranks, [&](World& world) {
     for (int once = 0; once < 1; ++once) {
       GuardedBuffer<float> data(world.rank() == 0 ? world.arena() : nullptr, 5000);
@@ -63,14 +66,18 @@ TEST_CASE("ranks that call different things are told what, on every rank, and no
     CAPTURE(ranks);
     must_not_match(ranks,
                    [](World& world, std::span<float> data) {
-                     if (world.rank() == 0) all_reduce(world, data, Sum{});
-                     else broadcast(world, data, 0);
+                     if (world.rank() == 0)
+                       all_reduce(world, data, Sum{});
+                     else
+                       broadcast(world, data, 0);
                    },
                    {"all_reduce", "broadcast", "operation 1", "failing_test.cpp"});
     must_not_match(ranks,
                    [](World& world, std::span<float> data) {
-                     if (world.rank() == 1) all_reduce(world, std::span(reinterpret_cast<std::int32_t*>(data.data()), data.size()), Sum{});
-                     else all_reduce(world, data, Sum{});
+                     if (world.rank() == 1)
+                       all_reduce(world, std::span(reinterpret_cast<std::int32_t*>(data.data()), data.size()), Sum{});
+                     else
+                       all_reduce(world, data, Sum{});
                    },
                    {"dtype", "float32", "int32", "failing_test.cpp"});
     must_not_match(ranks,
@@ -80,15 +87,21 @@ TEST_CASE("ranks that call different things are told what, on every rank, and no
                    {"number of elements", "4999", "5000"});
     must_not_match(ranks,
                    [](World& world, std::span<float> data) {
-                     if (world.rank() == 0) all_reduce(world, data, Max{});
-                     else all_reduce(world, data, Sum{});
+                     if (world.rank() == 0)
+                       all_reduce(world, data, Max{});
+                     else
+                       all_reduce(world, data, Sum{});
                    },
                    {"reduction", "Max", "Sum"});
-    must_not_match(ranks, [](World& world, std::span<float> data) { broadcast(world, data, world.rank() == 0 ? 1 : 0); }, {"root"});
+    must_not_match(ranks,
+                   [](World& world, std::span<float> data) { broadcast(world, data, world.rank() == 0 ? 1 : 0); },
+                   {"root"});
     must_not_match(ranks,
                    [](World& world, std::span<float> data) {
-                     if (world.rank() == 0) all_reduce<Ring>(world, data, Sum{});
-                     else all_reduce<Pairwise>(world, data, Sum{});
+                     if (world.rank() == 0)
+                       all_reduce<Ring>(world, data, Sum{});
+                     else
+                       all_reduce<Pairwise>(world, data, Sum{});
                    },
                    {"algorithm"});
   }
@@ -100,8 +113,10 @@ TEST_CASE("equal bytes of other dtypes, and operations in another order") {
     std::vector<Float16> half(8);
     std::vector<BFloat16> brain(8);
     const auto error = error_of([&] {
-      if (world.rank() == 0) all_reduce(world, std::span(half), Sum{});
-      else all_reduce(world, std::span(brain), Sum{});
+      if (world.rank() == 0)
+        all_reduce(world, std::span(half), Sum{});
+      else
+        all_reduce(world, std::span(brain), Sum{});
     });
     REQUIRE(error);
     CHECK(says(*error, "float16"));
@@ -133,17 +148,20 @@ TEST_CASE("other call sites alone are no mismatch, and noticed once") {
     const std::lock_guard lock(mutex);
     notices.push_back(text);
   };
-  on_threads(2, [](World& world) {
-    for (int turn = 0; turn < 3; ++turn) {
-      std::int32_t value = 1;
-      if (world.rank() == 0) {
-        all_reduce(world, std::span(&value, 1), Sum{});
-      } else {
-        all_reduce(world, std::span(&value, 1), Sum{});
-      }
-      CHECK(value == 2);
-    }
-  }, options);
+  on_threads(
+      2,
+      [](World& world) {
+        for (int turn = 0; turn < 3; ++turn) {
+          std::int32_t value = 1;
+          if (world.rank() == 0) {
+            all_reduce(world, std::span(&value, 1), Sum{});
+          } else {
+            all_reduce(world, std::span(&value, 1), Sum{});
+          }
+          CHECK(value == 2);
+        }
+      },
+      options);
   CHECK(notices.size() == 2);  // one on each rank
   for (const auto& text : notices) CHECK(text.find("different places") != std::string::npos);
 }
@@ -166,9 +184,9 @@ TEST_CASE("refused arguments cost no sequence number and leave the communicator 
       refused([&] { broadcast(world, all, 3); });
       refused([&] { broadcast(world, all, -1); });
       refused([&] { reduce_scatter(world, std::span<const float>(all), all.first(9), Sum{}); });
-      refused([&] { reduce_scatter(world, std::span<const float>(all), all.first(10), Sum{}); });   // not its own slice
+      refused([&] { reduce_scatter(world, std::span<const float>(all), all.first(10), Sum{}); });  // not its own slice
       refused([&] { all_gather(world, std::span<const float>(all.first(11)), all); });
-      refused([&] { all_gather(world, std::span<const float>(all.subspan(11, 10)), all); });        // off by one
+      refused([&] { all_gather(world, std::span<const float>(all.subspan(11, 10)), all); });  // off by one
     }
     CHECK_FALSE(world.poisoned());
     const auto before = world.record().size();

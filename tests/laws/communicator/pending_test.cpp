@@ -25,7 +25,8 @@ struct Bucket {
     data.fill(c->inputs[static_cast<std::size_t>(world.rank())]);
   }
   void check(const World& world, const char* what) const {
-    if (!data.holds(c->result)) FAIL_CHECK(what << ": wrong bits in " << c->count() << " elements on rank " << world.rank());
+    if (!data.holds(c->result))
+      FAIL_CHECK(what << ": wrong bits in " << c->count() << " elements on rank " << world.rank());
     if (!data.guards_intact()) FAIL_CHECK(what << ": wrote outside the buffer");
   }
 };
@@ -183,9 +184,7 @@ TEST_CASE("a dropped operation gives the communicator up, and says so on every r
     on_threads(2, [&](World& world) {
       Bucket bucket(world, c, registered);
       if (world.rank() == 0) {
-        {
-          auto dropped = begin_all_reduce(world, bucket.data.span(), Sum{});
-        }
+        { auto dropped = begin_all_reduce(world, bucket.data.span(), Sum{}); }
         CHECK(world.poisoned());
         CHECK_THROWS_AS(barrier(world), Error);
       } else {

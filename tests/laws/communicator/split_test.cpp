@@ -32,7 +32,8 @@ std::vector<int> members_of(World& part, int world_rank) {
 TEST_CASE("colors make groups, keys make orders, equal keys keep the order of ranks") {
   on_threads(5, [](World& world) {
     World parity = world.split(world.rank() % 2, 0);
-    CHECK(members_of(parity, world.rank()) == (world.rank() % 2 == 0 ? std::vector<int>{0, 2, 4} : std::vector<int>{1, 3}));
+    CHECK(members_of(parity, world.rank()) ==
+          (world.rank() % 2 == 0 ? std::vector<int>{0, 2, 4} : std::vector<int>{1, 3}));
     World reversed = world.split(7, -world.rank());
     CHECK(reversed.rank() == 4 - world.rank());
     CHECK(members_of(reversed, world.rank()) == std::vector<int>{4, 3, 2, 1, 0});

@@ -23,10 +23,12 @@ void send_samples(World& world, std::size_t count, int to, std::uint64_t seed) {
   send(world, std::span<const E>(data), to);
 }
 template <class E>
-void expect_samples(World& world, std::size_t count, int from, std::uint64_t seed, std::shared_ptr<Arena> arena = nullptr) {
+void expect_samples(World& world, std::size_t count, int from, std::uint64_t seed,
+                    std::shared_ptr<Arena> arena = nullptr) {
   GuardedBuffer<E> buffer(std::move(arena), count, 1);
   recv(world, buffer.span(), from);
-  if (!buffer.holds(samples<E>(count, from, seed))) FAIL_CHECK("wrong message of " << count << " elements from rank " << from);
+  if (!buffer.holds(samples<E>(count, from, seed)))
+    FAIL_CHECK("wrong message of " << count << " elements from rank " << from);
   if (!buffer.guards_intact()) FAIL_CHECK("wrote outside the buffer");
 }
 
@@ -38,8 +40,10 @@ TEST_CASE("messages of every size arrive whole and in order") {
     const int other = 1 - world.rank();
     for (int turn = 0; turn < 2; ++turn) {
       for (const std::size_t count : counts) {
-        if (world.rank() == turn) send_samples<float>(world, count, other, count);
-        else expect_samples<float>(world, count, other, count, turn == 0 ? world.arena() : nullptr);
+        if (world.rank() == turn)
+          send_samples<float>(world, count, other, count);
+        else
+          expect_samples<float>(world, count, other, count, turn == 0 ? world.arena() : nullptr);
       }
     }
   });
@@ -49,8 +53,10 @@ TEST_CASE("many messages wait in the channel in their order") {
   on_threads(2, [](World& world) {
     for (std::uint64_t i = 0; i < 2000; ++i) {
       const std::size_t count = mix(i) % 300;
-      if (world.rank() == 0) send_samples<Affine>(world, count, 1, i);
-      else expect_samples<Affine>(world, count, 0, i);
+      if (world.rank() == 0)
+        send_samples<Affine>(world, count, 1, i);
+      else
+        expect_samples<Affine>(world, count, 0, i);
     }
   });
 }
@@ -118,8 +124,10 @@ TEST_CASE("the ledger of a message is its bytes and a header, counted by the sen
   on_threads(2, [](World& world) {
     const Ledger before = world.ledger();
     std::vector<double> data(1000, 1.0);
-    if (world.rank() == 0) send(world, std::span<const double>(data), 1);
-    else recv(world, std::span(data), 0);
+    if (world.rank() == 0)
+      send(world, std::span<const double>(data), 1);
+    else
+      recv(world, std::span(data), 0);
     const Ledger used = world.ledger() - before;
     CHECK(used.operations == 1);
     CHECK(used.balanced());
@@ -146,7 +154,7 @@ void do_not_match(Send sending, Recv receiving, const std::string& said) {
         receiving(world);
         FAIL_CHECK("not noticed: " << said);
       } catch (const Error& error) {
-        CAPTURE(error.what());
+        CAPTURE(std::string(error.what()));
         CHECK(error.kind() == ErrorKind::mismatch);
         CHECK(error.peer() == 0);
         CHECK(std::string(error.what()).find(said) != std::string::npos);
@@ -161,28 +169,30 @@ void do_not_match(Send sending, Recv receiving, const std::string& said) {
 TEST_CASE("a message that is not the one expected is told and not delivered") {
   const std::vector<float> floats(8, 1.0F);
   const auto send_floats = [&](World& world) { send(world, std::span<const float>(floats), 1); };
-  do_not_match(send_floats,
-               [](World& world) {
-                 std::vector<std::int32_t> in(8, 42);
-                 try {
-                   recv(world, std::span(in), 0);
-                 } catch (const Error&) {
-                   CHECK(in == std::vector<std::int32_t>(8, 42));
-                   throw;
-                 }
-               },
-               "dtype is int32 on rank 1 and float32 on rank 0");
-  do_not_match(send_floats,
-               [](World& world) {
-                 std::vector<float> in(9, 42.0F);
-                 try {
-                   recv(world, std::span(in), 0);
-                 } catch (const Error&) {
-                   CHECK(in == std::vector<float>(9, 42.0F));
-                   throw;
-                 }
-               },
-               "elements is 9 on rank 1 and 8 on rank 0");
+  do_not_match(
+      send_floats,
+      [](World& world) {
+        std::vector<std::int32_t> in(8, 42);
+        try {
+          recv(world, std::span(in), 0);
+        } catch (const Error&) {
+          CHECK(in == std::vector<std::int32_t>(8, 42));
+          throw;
+        }
+      },
+      "dtype is int32 on rank 1 and float32 on rank 0");
+  do_not_match(
+      send_floats,
+      [](World& world) {
+        std::vector<float> in(9, 42.0F);
+        try {
+          recv(world, std::span(in), 0);
+        } catch (const Error&) {
+          CHECK(in == std::vector<float>(9, 42.0F));
+          throw;
+        }
+      },
+      "elements is 9 on rank 1 and 8 on rank 0");
 }
 
 TEST_CASE("wrong ranks are refused and cost nothing") {
@@ -203,7 +213,9 @@ TEST_CASE("wrong ranks are refused and cost nothing") {
       }
     }
     CHECK_FALSE(world.poisoned());
-    if (world.rank() == 0) send_samples<float>(world, 4, 1, 5);
-    else expect_samples<float>(world, 4, 0, 5);
+    if (world.rank() == 0)
+      send_samples<float>(world, 4, 1, 5);
+    else
+      expect_samples<float>(world, 4, 0, 5);
   });
 }

@@ -15,16 +15,19 @@ TEST_CASE("the collectives obey their laws between processes") {
   const auto sums = usual_cases<float>(count, Sum{}, {0, 1, 3, 1003, 1025, 4099, 300001});
   const auto halves = usual_cases<BFloat16>(count, PreMulSum<float>{1.0F / 3.0F}, {2, 127, 4097, 30011});
   const auto maps = usual_cases<Affine>(count, Compose{}, {5, 683, 10007});
-  on_ranks(count, [&](int) {
-    World world = join<ShmRing>();
-    all_reduce_laws(world, sums);
-    all_reduce_laws(world, halves);
-    all_reduce_laws(world, maps);
-    reduce_scatter_laws(world, sums);
-    reduce_scatter_laws(world, maps);
-    all_gather_laws(world, usual_wholes<float>({0, 1, 1003, 4099, 100003}));
-    broadcast_laws(world, usual_wholes<Affine>({0, 1, 1003, 50021}));
-  }, std::chrono::seconds(120));
+  on_ranks(
+      count,
+      [&](int) {
+        World world = join<ShmRing>();
+        all_reduce_laws(world, sums);
+        all_reduce_laws(world, halves);
+        all_reduce_laws(world, maps);
+        reduce_scatter_laws(world, sums);
+        reduce_scatter_laws(world, maps);
+        all_gather_laws(world, usual_wholes<float>({0, 1, 1003, 4099, 100003}));
+        broadcast_laws(world, usual_wholes<Affine>({0, 1, 1003, 50021}));
+      },
+      std::chrono::seconds(120));
 }
 
 TEST_CASE("pending all-reduces, parts of the world and messages between processes") {

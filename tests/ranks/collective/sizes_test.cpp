@@ -43,8 +43,8 @@ TEST_CASE("fewer elements than ranks") {
 
 namespace {
 
-/// Element i on rank r is (i * 31 + r) mod 251: sums are exact in all four types but for uint8, which wraps, and float16,
-/// whose odd sums round above 2,048 (here they stay below).
+/// Element i on rank r is (i * 31 + r) mod 251: sums are exact in all four types but for uint8, which wraps, and
+/// float16, whose odd sums round above 2,048 (here they stay below).
 template <class E, class Make>
 void odd_sizes(World& world, const std::vector<std::size_t>& counts, Make make) {
   for (const std::size_t count : counts) {
@@ -52,7 +52,8 @@ void odd_sizes(World& world, const std::vector<std::size_t>& counts, Make make) 
     std::vector<E> expected;
     for (std::size_t i = 0; i < count; ++i) {
       int sum = 0;
-      for (int rank = 0; rank < world.size(); ++rank) sum += static_cast<int>((i * 31 + static_cast<std::size_t>(rank)) % 251);
+      for (int rank = 0; rank < world.size(); ++rank)
+        sum += static_cast<int>((i * 31 + static_cast<std::size_t>(rank)) % 251);
       mine.push_back(make(static_cast<int>((i * 31 + static_cast<std::size_t>(world.rank())) % 251)));
       expected.push_back(make(sum));
     }

@@ -41,21 +41,24 @@ int windows_mapped() {
 
 TEST_CASE("fifty joins leave no descriptor, no mapping, no name") {
   const auto shared_memory = entries("/dev/shm");
-  on_ranks(2, [](int rank) {
-    const std::string name = "fifty-" + std::to_string(::getppid()) + "-";
-    std::set<std::string> before;
-    for (int turn = 0; turn < 50; ++turn) {
-      World world = join_again(name + std::to_string(turn), rank, 2);
-      World part = world.split(0, 0);
-      std::vector<float> data(20000, 1.0F);
-      all_reduce(part, std::span(data), Sum{});
-      if (data[0] != 2.0F) FAIL_CHECK("turn " << turn);
-      if (turn == 1) before = entries("/proc/self/fd");
-    }
-    // One world was open when the first look was taken: its memory and its peer's process; all are gone now.
-    CHECK(entries("/proc/self/fd").size() <= before.size());
-    CHECK(windows_mapped() == 0);
-  }, std::chrono::seconds(60));
+  on_ranks(
+      2,
+      [](int rank) {
+        const std::string name = "fifty-" + std::to_string(::getppid()) + "-";
+        std::set<std::string> before;
+        for (int turn = 0; turn < 50; ++turn) {
+          World world = join_again(name + std::to_string(turn), rank, 2);
+          World part = world.split(0, 0);
+          std::vector<float> data(20000, 1.0F);
+          all_reduce(part, std::span(data), Sum{});
+          if (data[0] != 2.0F) FAIL_CHECK("turn " << turn);
+          if (turn == 1) before = entries("/proc/self/fd");
+        }
+        // One world was open when the first look was taken: its memory and its peer's process; all are gone now.
+        CHECK(entries("/proc/self/fd").size() <= before.size());
+        CHECK(windows_mapped() == 0);
+      },
+      std::chrono::seconds(60));
   CHECK(entries("/dev/shm") == shared_memory);
 }
 
@@ -110,7 +113,8 @@ bool with_own_dev_shm(Prepare prepare) {
 // C021, C032: shared memory is a memfd, which does not count against /dev/shm.
 TEST_CASE("a /dev/shm of 256 KiB, one that is read-only, and none") {
   const bool tiny = with_own_dev_shm([] { return ::mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=256k") == 0; });
-  const bool read_only = with_own_dev_shm([] { return ::mount("tmpfs", "/dev/shm", "tmpfs", MS_RDONLY, "size=1k") == 0; });
+  const bool read_only =
+      with_own_dev_shm([] { return ::mount("tmpfs", "/dev/shm", "tmpfs", MS_RDONLY, "size=1k") == 0; });
   const bool none = with_own_dev_shm([] {
     ::umount2("/dev/shm", MNT_DETACH);
     return ::mount("tmpfs", "/dev", "tmpfs", 0, "size=1k") == 0;  // no shm in it at all

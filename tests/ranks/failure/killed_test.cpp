@@ -16,7 +16,8 @@ using namespace tandem::test;
 
 namespace {
 
-/// The promise is a second; usually it takes 20 ms. More here, because the host may be busy; far less than the deadline.
+/// The promise is a second; usually it takes 20 ms. More here, because the host may be busy; far less than the
+/// deadline.
 constexpr std::int64_t limit_ns = 5'000'000'000;
 
 void kill_in(Traffic traffic, int victim) {

@@ -30,7 +30,9 @@ std::optional<Error> error_of(Call call) {
   }
   return std::nullopt;
 }
-bool says(const Error& error, const std::string& text) { return std::string(error.what()).find(text) != std::string::npos; }
+bool says(const Error& error, const std::string& text) {
+  return std::string(error.what()).find(text) != std::string::npos;
+}
 
 int wait_for(::pid_t child, std::chrono::seconds limit) {
   const Deadline patience = Deadline::after(limit);
@@ -101,12 +103,24 @@ TEST_CASE("calls that do not match are told on every rank, naming both values an
       const bool odd = rank == 1;
       const auto error = error_of([&] {
         switch (kind) {
-          case 0: odd ? all_reduce(world, std::span(integers), Sum{}) : all_reduce(world, all, Sum{}); break;
-          case 1: odd ? all_reduce(world, all, Max{}) : all_reduce(world, all, Sum{}); break;
-          case 2: all_reduce(world, all.first(odd ? 3 : 4), Sum{}); break;
-          case 3: broadcast(world, all, odd ? 1 : 0); break;
-          case 4: odd ? broadcast(world, all, 0) : all_reduce(world, all, Sum{}); break;
-          default: odd ? barrier(world) : (void)world.split(0, 0); break;
+          case 0:
+            odd ? all_reduce(world, std::span(integers), Sum{}) : all_reduce(world, all, Sum{});
+            break;
+          case 1:
+            odd ? all_reduce(world, all, Max{}) : all_reduce(world, all, Sum{});
+            break;
+          case 2:
+            all_reduce(world, all.first(odd ? 3 : 4), Sum{});
+            break;
+          case 3:
+            broadcast(world, all, odd ? 1 : 0);
+            break;
+          case 4:
+            odd ? broadcast(world, all, 0) : all_reduce(world, all, Sum{});
+            break;
+          default:
+            odd ? barrier(world) : (void)world.split(0, 0);
+            break;
         }
       });
       REQUIRE(error);

@@ -69,7 +69,8 @@ void stop_in(Traffic traffic, int victim) {
 }  // namespace
 
 TEST_CASE("a rank is stopped in the middle of traffic") {
-  for (const Traffic traffic : {Traffic::direct, Traffic::ring, Traffic::small, Traffic::reduce_scatter, Traffic::barrier, Traffic::messages}) {
+  for (const Traffic traffic :
+       {Traffic::direct, Traffic::ring, Traffic::small, Traffic::reduce_scatter, Traffic::barrier, Traffic::messages}) {
     CAPTURE(tandem::test::name_of(traffic));
     stop_in(traffic, ranks() - 1);
   }

@@ -22,7 +22,8 @@ struct Host {
   std::vector<Range> reserved{};
   std::vector<Range> kept{};
   int detached = 0;
-  Arena arena{memory.get(), {page_bytes, bytes},
+  Arena arena{memory.get(),
+              {page_bytes, bytes},
               [this](Range range) {
                 if (range.end > limit) throw Error(ErrorKind::system, "tandem: no memory");
                 reserved.push_back(range);
@@ -45,9 +46,9 @@ TEST_CASE("the arena gives aligned, disjoint memory and knows what is in it") {
   CHECK(reinterpret_cast<std::uintptr_t>(large) % page_bytes == 0);
   CHECK(host.arena.offset_of(small, 5) == static_cast<std::uint64_t>(small - host.memory.get()));
   CHECK(host.arena.contains(large + 17, 10000 - 17));
-  CHECK_FALSE(host.arena.contains(host.memory.get(), 8));              // before the heap
-  CHECK_FALSE(host.arena.contains(large, Host::bytes));                // reaches past what is reserved
-  CHECK_FALSE(host.arena.contains(large, ~std::size_t{0}));            // wraps around
+  CHECK_FALSE(host.arena.contains(host.memory.get(), 8));    // before the heap
+  CHECK_FALSE(host.arena.contains(large, Host::bytes));      // reaches past what is reserved
+  CHECK_FALSE(host.arena.contains(large, ~std::size_t{0}));  // wraps around
   int outside = 0;
   CHECK_FALSE(host.arena.contains(&outside, sizeof outside));
   host.arena.release(small);

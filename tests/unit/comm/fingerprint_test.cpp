@@ -35,7 +35,8 @@ TEST_CASE("every field of a call is compared and put into words") {
     CHECK(difference(mine, 0, theirs, 3).find(change.said) != std::string::npos);
   }
   CHECK_FALSE(mine.agrees(Fingerprint::of(call, 8)));
-  CHECK(difference(mine, 0, Fingerprint::of(call, 8), 3).find("communicator is 7 on rank 0 and 8 on rank 3") != std::string::npos);
+  CHECK(difference(mine, 0, Fingerprint::of(call, 8), 3).find("communicator is 7 on rank 0 and 8 on rank 3") !=
+        std::string::npos);
 }
 
 TEST_CASE("another call site is seen but agrees") {

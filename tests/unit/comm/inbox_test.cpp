@@ -40,7 +40,8 @@ TEST_CASE("a large inbox is emptied in small pieces") {
   std::size_t at = 0;
   while (!inbox.empty()) {
     const std::size_t taken = inbox.take(piece);
-    REQUIRE(std::equal(piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(taken), all.begin() + static_cast<std::ptrdiff_t>(at)));
+    REQUIRE(std::equal(piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(taken),
+                       all.begin() + static_cast<std::ptrdiff_t>(at)));
     at += taken;
   }
   CHECK(at == all.size());

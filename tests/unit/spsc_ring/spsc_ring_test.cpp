@@ -18,7 +18,9 @@ namespace {
 
 struct Memory {
   explicit Memory(std::size_t slot_bytes, std::uint64_t start = 0)
-      : bytes(ring_footprint(slot_bytes) + 64), storage(new (std::align_val_t{128}) std::byte[bytes]), slot(slot_bytes) {
+      : bytes(ring_footprint(slot_bytes) + 64),
+        storage(new (std::align_val_t{128}) std::byte[bytes]),
+        slot(slot_bytes) {
     std::memset(storage, 0, bytes);
     std::memset(storage + ring_footprint(slot_bytes), 0x5a, 64);
     auto* const control = new (storage) RingControl;
@@ -79,8 +81,10 @@ void stream(std::size_t slot_bytes, std::uint64_t start, int messages, std::uint
       const auto seen = reader.peek();
       const std::size_t part = seen.empty() ? 0 : 1 + cuts() % seen.size();
       for (std::size_t i = 0; i < part; ++i) wrong += seen[i] != pattern(at++) ? 1 : 0;
-      if (part != 0) reader.consume(part);
-      else sched_yield();
+      if (part != 0)
+        reader.consume(part);
+      else
+        sched_yield();
     }
   }
   writing.join();

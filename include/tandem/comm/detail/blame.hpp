@@ -20,8 +20,9 @@ inline void declare_waiting(Block& own, int member) noexcept {
   own.waits_for.store((beats + 1) << 16 | static_cast<std::uint64_t>(member + 1), std::memory_order_relaxed);
 }
 
-/// The end of the chain that begins at `member`, for which `rank` waits. Looks at all blocks twice, 60 ms apart (waiting
-/// ranks call declare_waiting every 10 ms), and goes on declaring meanwhile, for others that look at the same time.
+/// The end of the chain that begins at `member`, for which `rank` waits. Looks at all blocks twice, 60 ms apart
+/// (waiting ranks call declare_waiting every 10 ms), and goes on declaring meanwhile, for others that look at the same
+/// time.
 template <class Nap>
 int end_of_chain(const std::vector<Block*>& blocks, int rank, int member, Nap nap) {
   const auto look = [&] {

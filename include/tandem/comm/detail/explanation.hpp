@@ -30,7 +30,8 @@ inline std::string site_notice(const Call& call, std::uint64_t sequence, int ran
 
 /// What `peer` said of the same operation. One that does not answer costs a moment, not the deadline.
 template <WindowTransport T>
-std::string explained_site(T& endpoint, int peer, const Block& theirs, std::uint64_t sequence, std::chrono::nanoseconds timeout) {
+std::string explained_site(T& endpoint, int peer, const Block& theirs, std::uint64_t sequence,
+                           std::chrono::nanoseconds timeout) {
   const Deadline patience = Deadline::after(std::min<std::chrono::nanoseconds>(timeout, std::chrono::seconds(2)));
   Backoff backoff(0);
   while (!patience.expired()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations of a communicator that stay unfinished while others are begun, oldest first. Knows who looks after each,
-// not what it is.
+// The operations of a communicator that stay unfinished while others are begun, oldest first. Knows who looks after
+// each, not what it is.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace tandem::detail {
 
-/// advance(owner) must bring an operation as far as it can go without the others' results, through the channels if that is
-/// its way, and then mark or remove it here.
+/// advance(owner) must bring an operation as far as it can go without the others' results, through the channels if that
+/// is its way, and then mark or remove it here.
 class HeldOperations {
  public:
   using Advance = void (*)(void* owner);
