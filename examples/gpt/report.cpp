@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <stdexcept>
@@ -94,9 +95,9 @@ void print(const Options& options, const Report& report) {
               report.sample.c_str());
   std::printf("------------------------------------------------------------------------------\n\n");
   if (report.weights_differing) {
-    std::printf("verified: %lld of %lld weights differ from a run in one process that emulates the %d ranks\n",
+    std::printf("verified: %lld of %lld weights differ from a run in one process that emulates %d %s\n",
                 static_cast<long long>(*report.weights_differing), static_cast<long long>(report.parameters),
-                options.ranks);
+                options.ranks, options.ranks == 1 ? "rank" : "ranks");
   }
   std::printf("bytes moved: %llu predicted, %llu measured\n", static_cast<unsigned long long>(report.bytes_predicted),
               static_cast<unsigned long long>(report.bytes_measured));
