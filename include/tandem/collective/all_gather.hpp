@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstring>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "tandem/collective/algorithm.hpp"
@@ -25,8 +26,8 @@ namespace tandem {
 /// the slice before its own; Pairwise (N-1) S. Throws Error: argument (nothing was announced), mismatch (on all ranks,
 /// no data touched), dead_peer, timeout, poisoned.
 template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, WindowTransport T, Element E>
-void all_gather(Communicator<T>& comm, std::span<const E> input, std::span<E> output, const CallOptions& options = {},
-                CallSite site = CallSite::here()) {
+void all_gather(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
+                const CallOptions& options = {}, CallSite site = CallSite::here()) {
   auto& protocol = comm.protocol();
   protocol.require_usable();
   const int ranks = comm.size();
@@ -63,7 +64,7 @@ void all_gather(Communicator<T>& comm, std::span<const E> input, std::span<E> ou
   if constexpr (std::same_as<Algorithm, Auto>) {
     // The longest slice decides, on all ranks alike.
     if (slice(0).size() * sizeof(E) <= detail::Block::eager_bytes) {
-      std::byte* const stage = protocol.stage();
+      std::byte* const stage = protocol.stage(Verb::all_gather);
       if (!input.empty()) stream_bytes(stage, input.data(), input.size_bytes());
       auto operation = protocol.post(call, options, 0, 0);
       keep_own();

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstring>
 #include <span>
+#include <type_traits>
 
 #include "tandem/collective/algorithm.hpp"
 #include "tandem/collective/detail/all_reduce_paths.hpp"
@@ -77,8 +78,8 @@ void reduce_alone(Protocol<T>& protocol, const Call& call, const CallOptions& op
 template <OneOf<Auto, Direct, Ring, Pairwise, Naive> Algorithm = Auto, Order Order = GlooRing, WindowTransport T,
           Element E, class Op>
 requires Reduction<Op, E>
-void all_reduce(Communicator<T>& comm, std::span<const E> input, std::span<E> output, const Op& op,
-                const CallOptions& options = {}, CallSite site = CallSite::here()) {
+void all_reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
+                const Op& op, const CallOptions& options = {}, CallSite site = CallSite::here()) {
   auto& protocol = comm.protocol();
   protocol.require_usable();
   detail::require_count(Verb::all_reduce, comm.rank(), "output", output.size(), input.size(), site);
@@ -103,7 +104,7 @@ void all_reduce(Communicator<T>& comm, std::span<const E> input, std::span<E> ou
   std::uint64_t output_place = arena.offset_of(output.data(), output.size_bytes());
   const bool small = std::same_as<Algorithm, Auto> && input.size_bytes() <= detail::Block::eager_bytes;
   if (small) {
-    std::byte* const stage = protocol.stage();
+    std::byte* const stage = protocol.stage(Verb::all_reduce);
     // Registered buffers go Direct all the same, unless a second synchronisation costs more than the copy.
     if (protocol.crowded()) input_place = Arena::private_memory;
     if (input_place == Arena::private_memory || output_place == Arena::private_memory) {

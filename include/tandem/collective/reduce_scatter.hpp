@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstring>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "tandem/collective/algorithm.hpp"
@@ -63,8 +64,8 @@ std::uint64_t reduce_scatter_by_ring(Protocol<T>& protocol, Operation& operation
 template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, Order Order = GlooRing, WindowTransport T, Element E,
           class Op>
 requires Reduction<Op, E>
-void reduce_scatter(Communicator<T>& comm, std::span<const E> input, std::span<E> output, const Op& op,
-                    const CallOptions& options = {}, CallSite site = CallSite::here()) {
+void reduce_scatter(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
+                    const Op& op, const CallOptions& options = {}, CallSite site = CallSite::here()) {
   auto& protocol = comm.protocol();
   protocol.require_usable();
   const int ranks = comm.size();
@@ -79,17 +80,17 @@ void reduce_scatter(Communicator<T>& comm, std::span<const E> input, std::span<E
   if constexpr (std::same_as<Algorithm, Auto>) {
     if (input.size_bytes() <= detail::Block::eager_bytes) {
       if (!input.empty())
-        stream_bytes(protocol.stage(), input.data(), input.size_bytes());
+        stream_bytes(protocol.stage(Verb::reduce_scatter), input.data(), input.size_bytes());
       else
-        protocol.stage();
+        protocol.stage(Verb::reduce_scatter);
       auto operation = protocol.post(call, options, 0, 0);
       protocol.await_posts(operation);
       detail::PerRank<const E*> inputs(ranks);
       for (int member = 0; member < ranks; ++member)
         inputs[member] = reinterpret_cast<const E*>(protocol.staged(member));
       E* const destination = output.data();
-      fold_range(op, table, slice, inputs.data(), &destination, 1, 0, slice.begin);
-      const std::uint64_t moved = predict::eager(output.size_bytes(), ranks);
+      const std::size_t folded = fold_range(op, table, slice, inputs.data(), &destination, 1, 0, slice.begin);
+      const std::uint64_t moved = folded * sizeof(E) * static_cast<std::uint64_t>(ranks - 1);
       return protocol.finish(operation, predict::eager(slice.size() * sizeof(E), ranks), moved);
     }
   }
@@ -104,8 +105,8 @@ void reduce_scatter(Communicator<T>& comm, std::span<const E> input, std::span<E
         inputs[member] = reinterpret_cast<const E*>(protocol.input_of(operation, member));
       }
       E* const destination = output.data();
-      fold_range(op, table, slice, inputs.data(), &destination, 1, 0, slice.begin);
-      const std::uint64_t moved = output.size_bytes() * static_cast<std::uint64_t>(ranks - 1);
+      const std::size_t folded = fold_range(op, table, slice, inputs.data(), &destination, 1, 0, slice.begin);
+      const std::uint64_t moved = folded * sizeof(E) * static_cast<std::uint64_t>(ranks - 1);
       // A rank's input may change again only when all have read it.
       protocol.post_done(operation);
       protocol.await_done(operation);

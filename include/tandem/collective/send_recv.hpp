@@ -101,6 +101,13 @@ void send(Communicator<T>& comm, std::span<const E> data, int to, const CallOpti
   protocol.finish(operation, sizeof header + call.bytes(), moved);
 }
 
+/// The same for a span of elements that could be changed.
+template <WindowTransport T, Element E>
+void send(Communicator<T>& comm, std::span<E> data, int to, const CallOptions& options = {},
+          CallSite site = CallSite::here()) {
+  send(comm, std::span<const E>(data), to, options, site);
+}
+
 /// Receives the next message of rank `from` into `data`; its count and type must be those sent.
 /// Moves no bytes of its own: the sender's count. Throws Error: argument, mismatch (naming both call sites; `data` is
 /// untouched), dead_peer, timeout, poisoned.

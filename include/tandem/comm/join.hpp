@@ -76,6 +76,12 @@ template <class T = ShmRing>
 requires std::same_as<T, ShmRing> Communicator<T> join(const JoinOptions& options = {}) {
   const Identity identity = options.identity ? *options.identity : identity_from_environment();
   const auto timeout = options.timeout.value_or(detail::default_timeout());
+  if (identity.local_size > 1 && identity.local_size < identity.size) {
+    throw Error(ErrorKind::environment,
+                "tandem: ShmRing connects the ranks of one host, and only " + std::to_string(identity.local_size) +
+                    " of " + std::to_string(identity.size) + " are on this one; start all ranks on one host",
+                identity.rank);
+  }
   ShmRing::Geometry geometry{};
   geometry.heap_bytes = round_up(options.arena_bytes.value_or(detail::default_arena_bytes(identity.size)), page_bytes);
   return detail::make_world(

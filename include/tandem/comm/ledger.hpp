@@ -6,7 +6,7 @@
 
 namespace tandem {
 
-/// Of one rank of one communicator, since it was made or since reset(). A byte is counted by the rank that moves it:
+/// Of one rank of one communicator, since it was made. A byte is counted by the rank that moves it:
 /// sent to a peer through a channel, or loaded from or stored to a peer's memory. Copies within a rank do not count.
 struct Ledger {
   std::uint64_t operations = 0;

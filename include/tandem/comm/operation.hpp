@@ -71,6 +71,22 @@ inline Error error_in(const Operation& operation, int rank, int size, ErrorKind 
                    std::to_string(rank) + " of " + std::to_string(size) + ": " + what,
                rank, peer, name_of(operation.call.verb));
 }
+[[noreturn]] inline void refuse_fork(int rank) {
+  throw Error(ErrorKind::environment,
+              "tandem: this process is a fork of rank " + std::to_string(rank) +
+                  " and has no part in its communicator; join again in the child, or exec",
+              rank);
+}
+[[noreturn]] inline void refuse_poisoned(int rank, const Error& cause) {
+  throw Error(ErrorKind::poisoned, std::string("tandem: this communicator failed before: ") + cause.what(), rank,
+              cause.peer(), cause.verb());
+}
+[[noreturn]] inline void refuse_for_lack_of_room(Verb verb, int rank, std::uint64_t oldest) {
+  throw Error(ErrorKind::argument,
+              "tandem: operation " + std::to_string(oldest) +
+                  " has been pending for as many operations as may follow it; finish it first",
+              rank, -1, name_of(verb));
+}
 /// "0.5 s".
 inline std::string text_of(std::chrono::nanoseconds span) {
   const auto thousandths = std::chrono::duration_cast<std::chrono::milliseconds>(span).count();

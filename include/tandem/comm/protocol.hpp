@@ -92,29 +92,21 @@ class Protocol {
 
   /// Throws when this communicator cannot be used (any more). Every operation begins with it.
   void require_usable() {
-    if (endpoint().forked()) {
-      throw Error(ErrorKind::environment,
-                  "tandem: this process is a fork of rank " + std::to_string(rank_) +
-                      " and has no part in its communicator; join again in the child, or exec",
-                  rank_);
-    }
-    if (poison_->is_set()) {
-      throw Error(ErrorKind::poisoned,
-                  std::string("tandem: this communicator failed before: ") + poison_->cause().what(), rank_,
-                  poison_->cause().peer(), poison_->cause().verb());
-    }
+    if (endpoint().forked()) refuse_fork(rank_);
+    if (poison_->is_set()) refuse_poisoned(rank_, poison_->cause());
   }
 
   // --- announce -------------------------------------------------------------------------------------------------
+  /// Throws Error(argument) when the oldest pending operation is too far behind for another to be begun.
+  void require_room(Verb verb) const {
+    if (!held_.empty() && sequence_ + 1 - held_.oldest() >= Block::max_pending) [[unlikely]] {
+      refuse_for_lack_of_room(verb, rank_, held_.oldest());
+    }
+  }
   /// Announces `call` on this rank's next line. `payload` (at most 8 bytes) rides in the line.
   Operation post(const Call& call, const CallOptions& options, std::uint64_t input, std::uint64_t output,
                  std::span<const std::byte> payload = {}) {
-    if (!held_.empty() && sequence_ + 1 - held_.oldest() >= Block::max_pending) [[unlikely]] {
-      throw Error(ErrorKind::argument,
-                  "tandem: operation " + std::to_string(held_.oldest()) + " is still pending " +
-                      std::to_string(Block::max_pending) + " operations later; finish it first",
-                  rank_, -1, name_of(call.verb));
-    }
+    require_room(call.verb);
     ++sequence_;
     Operation operation(call, sequence_, recorder_.begin(sequence_, call), options.timeout.value_or(timeout_), this,
                         abandon);
@@ -215,8 +207,8 @@ class Protocol {
   std::uint64_t& taken_from(int member) noexcept { return taken_[static_cast<std::size_t>(member)]; }
   /// The operation stays unfinished while others are begun, and `owner` looks after it.
   void hold(Operation& operation, void* owner, HeldOperations::Advance advance) {
-    operation.close();
     held_.add(operation.sequence, owner, advance);
+    operation.close();
   }
   HeldOperations& held() noexcept { return held_; }
 
@@ -232,7 +224,10 @@ class Protocol {
   // --- small messages -------------------------------------------------------------------------------------------
   /// This rank's staging buffer for its next small message, Block::eager_bytes long. Called alike on all ranks, also by
   /// those that do not fill it: the turns must not drift apart.
-  std::byte* stage() noexcept { return own().staging[++staged_ % 2]; }
+  std::byte* stage(Verb verb) {
+    require_room(verb);  // a refused operation must not take a turn
+    return own().staging[++staged_ % 2];
+  }
   /// A member's staging buffer of the same turn.
   const std::byte* staged(int member) const noexcept {
     return blocks_[static_cast<std::size_t>(member)]->staging[staged_ % 2];
@@ -243,7 +238,7 @@ class Protocol {
                                   CallSite site) {
     require_usable();
     const Call call{verb, Dtype::opaque, 0, 1, -1, 0, mine.size(), site};
-    stream_bytes(stage(), mine.data(), mine.size());
+    stream_bytes(stage(verb), mine.data(), mine.size());
     Operation operation = post(call, options, 0, 0);
     await_posts(operation);
     std::vector<std::byte> all;

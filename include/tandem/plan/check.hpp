@@ -10,15 +10,15 @@ namespace tandem {
 /// Instantiating it is the check; `sound` lets what depends on it stay quiet after the one error.
 template <class M, class S, class T>
 struct Check {
-  static constexpr bool sound = detail::Report<first_fault<M, S, T>()>::sound;
+  static constexpr bool sound = detail::report<first_fault<M, S, T>()>();
 };
 template <class M, class Given, class Loss, class Recipe>
 struct CheckArguments {
-  static constexpr bool sound = detail::Report<first_argument_fault<M, Given, Loss, Recipe>()>::sound;
+  static constexpr bool sound = detail::report<first_argument_fault<M, Given, Loss, Recipe>()>();
 };
 template <class M, class... Inputs>
 struct CheckInputs {
-  static constexpr bool sound = detail::Report<first_input_fault<M, Inputs...>()>::sound;
+  static constexpr bool sound = detail::report<first_input_fault<M, Inputs...>()>();
 };
 
 }  // namespace tandem

@@ -13,12 +13,14 @@ namespace tandem {
 
 /// Folds `range` of the buffers, each piece in its own order, and stores the result to the same range of every output.
 /// inputs_by_rank (table.ranks() of them) point to element `inputs_begin` of the full buffers, outputs to element
-/// `outputs_begin`: element 0 when whole buffers are given. An output may be an input.
+/// `outputs_begin`: element 0 when whole buffers are given. An output may be an input. Returns the elements folded, as
+/// they were: what a ledger counts.
 template <Element T, class Op>
-requires Reduction<Op, T>
-void fold_range(const Op& op, const ChunkTable& table, Range range, const T* const* inputs_by_rank, T* const* outputs,
-                int output_count, std::size_t inputs_begin = 0, std::size_t outputs_begin = 0) {
+requires Reduction<Op, T> std::size_t fold_range(const Op& op, const ChunkTable& table, Range range,
+                                                 const T* const* inputs_by_rank, T* const* outputs, int output_count,
+                                                 std::size_t inputs_begin = 0, std::size_t outputs_begin = 0) {
   const int ranks = table.ranks();
+  std::size_t folded = 0;
   const auto apply = [&](const T** sources, T** destinations) {
     for_each_piece(table, range, [&](const Piece& piece) {
       int rank = piece.first;
@@ -28,6 +30,7 @@ void fold_range(const Op& op, const ChunkTable& table, Range range, const T* con
       }
       for (int k = 0; k < output_count; ++k) destinations[k] = outputs[k] + (piece.range.begin - outputs_begin);
       fold(op, ranks, sources, ranks, destinations, output_count, piece.range.size());
+      folded += piece.range.size();
     });
   };
   constexpr int on_stack = 16;
@@ -40,6 +43,7 @@ void fold_range(const Op& op, const ChunkTable& table, Range range, const T* con
     std::vector<T*> destinations(static_cast<std::size_t>(output_count));
     apply(sources.data(), destinations.data());
   }
+  return folded;
 }
 
 }  // namespace tandem

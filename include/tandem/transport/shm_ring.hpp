@@ -61,12 +61,13 @@ class ShmRing {
     mine.descriptors.push_back(duplicate(own->descriptor()));
     mine.descriptors.push_back(open_process(::getpid()));
     auto all = meet(where, rank, size, std::move(mine), deadline);
+    // The own window first: whatever fails below, the others are told through it that this rank left.
+    self.windows_.resize(static_cast<std::size_t>(size));
+    self.windows_[static_cast<std::size_t>(rank)] = own;
+    self.peers_.resize(static_cast<std::size_t>(size));
+    self.peers_[static_cast<std::size_t>(rank)] = {::getpid(), Descriptor()};
     for (int peer = 0; peer < size; ++peer) {
-      if (peer == rank) {
-        self.windows_.push_back(own);
-        self.peers_.push_back({::getpid(), Descriptor()});
-        continue;
-      }
+      if (peer == rank) continue;
       auto& introduction = all[static_cast<std::size_t>(peer)];
       Card theirs{};
       if (introduction.data.size() != sizeof(Card) || introduction.descriptors.size() != 2) {
@@ -75,16 +76,17 @@ class ShmRing {
       }
       std::memcpy(&theirs, introduction.data.data(), sizeof theirs);
       if (!(theirs.geometry == geometry)) {
-        throw Error(ErrorKind::environment,
-                    "tandem: rank " + std::to_string(rank) + " asks for an arena of " +
-                        format_bytes(geometry.heap_bytes) + " and rank " + std::to_string(peer) + " for one of " +
-                        format_bytes(theirs.geometry.heap_bytes) + "; all ranks must pass the same join options",
-                    rank, peer, "join");
+        throw Error(
+            ErrorKind::environment,
+            "tandem: rank " + std::to_string(rank) + " asks for an arena of " + format_bytes(geometry.heap_bytes) +
+                " and rank " + std::to_string(peer) + " for one of " + format_bytes(theirs.geometry.heap_bytes) +
+                "; all ranks must pass the same join options and have the same limit of address space (ulimit -v)",
+            rank, peer, "join");
       }
       self.processors_ = std::min<int>(self.processors_, theirs.processors);
-      self.windows_.push_back(std::make_shared<detail::Window>(
-          detail::Window::attach(std::move(introduction.descriptors[0]), self.layout_.total)));
-      self.peers_.push_back({theirs.process, std::move(introduction.descriptors[1])});
+      self.windows_[static_cast<std::size_t>(peer)] = std::make_shared<detail::Window>(
+          detail::Window::attach(std::move(introduction.descriptors[0]), self.layout_.total));
+      self.peers_[static_cast<std::size_t>(peer)] = {theirs.process, std::move(introduction.descriptors[1])};
     }
     self.open_rings();
     return self;
@@ -178,7 +180,7 @@ class ShmRing {
     std::int32_t processors;
   };
   struct Peer {
-    std::int32_t id;
+    std::int32_t id = 0;
     Descriptor process;  // pidfd made by the peer itself, so a reused process number cannot deceive
   };
   struct Layout {

@@ -121,3 +121,32 @@ TEST_CASE("a /dev/shm of 256 KiB, one that is read-only, and none") {
   });
   if (!tiny || !read_only || !none) MESSAGE("not all of it could be tried here: no right to mount");
 }
+
+TEST_CASE("a rank with another arena size is an error on every rank, whatever its number") {
+  for (int odd = 0; odd < 4; ++odd) {
+    on_ranks(4, [&](int rank) {
+      JoinOptions options;
+      options.arena_bytes = std::size_t{rank == odd ? 1 : 2} << 20;
+      try {
+        const World world = join<ShmRing>(options);
+        FAIL_CHECK("rank " << rank << " joined");
+      } catch (const Error& error) {
+        CAPTURE(std::string(error.what()));
+        CHECK(error.kind() == ErrorKind::environment);
+        CHECK(std::string(error.what()).find("asks for an arena of") != std::string::npos);
+      }
+    });
+  }
+}
+
+TEST_CASE("ranks on several hosts are refused at once, not at the deadline") {
+  JoinOptions options;
+  options.identity = Identity{.rank = 0, .size = 4, .local_rank = 0, .local_size = 2, .rendezvous = "two hosts"};
+  try {
+    const World world = join<ShmRing>(options);
+    FAIL_CHECK("joined");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::environment);
+    CHECK(std::string(error.what()).find("only 2 of 4") != std::string::npos);
+  }
+}

@@ -98,7 +98,7 @@ TEST_CASE("a rank that ends without closing is named like one that was killed") 
 }
 
 TEST_CASE("messages that a rank sent before it died are still received") {
-  run_ranks(2, [&](int rank) {
+  const auto endings = run_ranks(2, [&](int rank) {
     World world = join<ShmRing>();
     if (rank == 0) {
       for (std::int32_t i = 0; i < 5; ++i) send(world, std::span<const std::int32_t>(&i, 1), 1);
@@ -114,4 +114,5 @@ TEST_CASE("messages that a rank sent before it died are still received") {
     CHECK_THROWS_AS(recv(world, std::span(&value, 1), 0), Error);
     CHECK(value == -1);
   });
+  for (const auto& ending : endings) CHECK(ending.clean());
 }

@@ -23,8 +23,8 @@ std::uint64_t fold_everything(Protocol<T>& protocol, const Op& op, const ChunkTa
   PerRank<const E*> inputs(protocol.size());
   for (int member = 0; member < protocol.size(); ++member)
     inputs[member] = reinterpret_cast<const E*>(input_of(member));
-  fold_range(op, table, {0, table.count()}, inputs.data(), &output, 1);
-  return table.count() * sizeof(E) * static_cast<std::uint64_t>(protocol.size() - 1);
+  const std::size_t folded = fold_range(op, table, {0, table.count()}, inputs.data(), &output, 1);
+  return folded * sizeof(E) * static_cast<std::uint64_t>(protocol.size() - 1);  // loaded from each other rank
 }
 
 /// Direct, the part of this rank: folds what it owns from all inputs into all outputs. All ranks have announced
@@ -39,8 +39,8 @@ std::uint64_t fold_owned(Protocol<T>& protocol, const Operation& operation, cons
     outputs[member] = reinterpret_cast<E*>(protocol.output_of(operation, member));
   }
   const Range owned = owned_range(table.count(), sizeof(E), ranks, protocol.rank());
-  fold_range(op, table, owned, inputs.data(), outputs.data(), ranks);
-  return predict::direct_all_reduce(owned.size() * sizeof(E), ranks);
+  const std::size_t folded = fold_range(op, table, owned, inputs.data(), outputs.data(), ranks);
+  return 2 * folded * sizeof(E) * static_cast<std::uint64_t>(ranks - 1);  // loaded from, and stored to, each other rank
 }
 
 template <class T, class E, class Op>
