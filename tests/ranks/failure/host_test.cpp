@@ -126,7 +126,7 @@ TEST_CASE("a rank with another arena size is an error on every rank, whatever it
   for (int odd = 0; odd < 4; ++odd) {
     on_ranks(4, [&](int rank) {
       JoinOptions options;
-      options.arena_bytes = std::size_t{rank == odd ? 1 : 2} << 20;
+      options.arena_bytes = rank == odd ? std::size_t{1} << 20 : std::size_t{2} << 20;
       try {
         const World world = join<ShmRing>(options);
         FAIL_CHECK("rank " << rank << " joined");
