@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything for training: includes only. Programs that need the collectives alone include those; they need no libtorch.
+// Everything for training: includes only. Programs that need the collectives alone include those; they need no
+// libtorch.
 #pragma once
 
 #include "tandem/collective/all_gather.hpp"

@@ -123,18 +123,17 @@ class ReducerOracle {
     const auto& list = options.bucket_bytes_list;
     std::vector<std::size_t> limits{std::numeric_limits<std::int64_t>::max()};
     if (!list.empty()) limits.assign(list.begin(), list.end());
-    auto [buckets, bucket_limits] = c10d::compute_bucket_assignment_by_size(
-        parameters, limits, std::vector<bool>(parameters.size(), false));
+    auto [buckets, bucket_limits] =
+        c10d::compute_bucket_assignment_by_size(parameters, limits, std::vector<bool>(parameters.size(), false));
     std::reverse(buckets.begin(), buckets.end());
     const std::int64_t rest = !list.empty() ? *std::max_element(list.begin(), list.end())
                                             : (options.bucket_bytes > 0 ? options.bucket_bytes : rest_default);
     const std::int64_t first = options.bucket_bytes == 0 && list.empty() ? first_default : rest;
-    reducer_ = std::make_unique<c10d::Reducer>(parameters, buckets, group.group(),
-                                               std::vector<bool>(parameters.size(), false), rest,
-                                               /*find_unused_parameters=*/false, options.gradient_as_bucket_view,
-                                               std::unordered_map<std::size_t, std::string>{}, first,
-                                               /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
-                                               list);
+    reducer_ = std::make_unique<c10d::Reducer>(
+        parameters, buckets, group.group(), std::vector<bool>(parameters.size(), false), rest,
+        /*find_unused_parameters=*/false, options.gradient_as_bucket_view,
+        std::unordered_map<std::size_t, std::string>{}, first,
+        /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false, list);
   }
 
   /// True when the buckets were laid out anew, which happens once, before the second step.

@@ -41,8 +41,8 @@ inline std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& paramete
   return result;
 }
 
-/// 803,700 parameters. With the default caps the first bucket ends with late.weight, at 1,051,600 bytes: 3,024 bytes over
-/// the cap, so that another cap gives other buckets.
+/// 803,700 parameters. With the default caps the first bucket ends with late.weight, at 1,051,600 bytes: 3,024 bytes
+/// over the cap, so that another cap gives other buckets.
 struct WordNet : torch::nn::Module {
   torch::nn::Embedding embedding{nullptr};
   torch::nn::LayerNorm norm{nullptr};
@@ -63,7 +63,9 @@ struct WordNet : torch::nn::Module {
     x = torch::tanh(apply(middle, torch::gelu(x)));
     return apply(out, apply(late, x));  // [batch, length, 50]
   }
-  static at::Tensor apply(torch::nn::Linear& layer, const at::Tensor& x) { return at::linear(x, layer->weight, layer->bias); }
+  static at::Tensor apply(torch::nn::Linear& layer, const at::Tensor& x) {
+    return at::linear(x, layer->weight, layer->bias);
+  }
 };
 
 /// Batch `number` of `rank`: the same for both sides of a comparison, another for every rank and step.

@@ -16,8 +16,9 @@ namespace tandem {
         "tandem: the model type is a reference, a raw pointer, an array or const; name the model's class itself")      \
   FAULT(model_without_forward,                                                                                         \
         "tandem: the model has no public forward(); give it one that takes a batch and returns the output")            \
-  FAULT(model_without_named_parameters,                                                                                \
-        "tandem: the model has no named_parameters(); derive it from torch::nn::Module or return (name, tensor) pairs") \
+  FAULT(                                                                                                               \
+      model_without_named_parameters,                                                                                  \
+      "tandem: the model has no named_parameters(); derive it from torch::nn::Module or return (name, tensor) pairs")  \
   FAULT(parameters_without_names,                                                                                      \
         "tandem: named_parameters() does not give pairs of a name and an at::Tensor; return key()/value() or "         \
         "first/second of those types")                                                                                 \
@@ -28,12 +29,14 @@ namespace tandem {
   FAULT(strategy_without_engine,                                                                                       \
         "tandem: the strategy has no engine for this transport; give it an Engine<Transport> that models "             \
         "tandem::StrategyEngine")                                                                                      \
-  FAULT(negative_degree,                                                                                               \
-        "tandem: the strategy asks for fewer than 0 ranks; give a positive degree, or 0 for what the world leaves over") \
+  FAULT(                                                                                                               \
+      negative_degree,                                                                                                 \
+      "tandem: the strategy asks for fewer than 0 ranks; give a positive degree, or 0 for what the world leaves over") \
   FAULT(not_a_transport,                                                                                               \
         "tandem: the third argument is not a transport; use tandem::ShmRing or a type that models tandem::Transport")  \
-  FAULT(transport_without_windows,                                                                                     \
-        "tandem: the transport's ranks do not map each other's memory, which this strategy needs; use tandem::ShmRing") \
+  FAULT(                                                                                                               \
+      transport_without_windows,                                                                                       \
+      "tandem: the transport's ranks do not map each other's memory, which this strategy needs; use tandem::ShmRing")  \
   FAULT(model_not_given,                                                                                               \
         "tandem: what is given as the model neither is one nor makes one; pass the model, a pointer to it, or a "      \
         "function without arguments that returns it")                                                                  \
@@ -60,10 +63,12 @@ inline constexpr std::array all_faults{TANDEM_FAULT_TABLE(TANDEM_FAULT_VALUE)};
 /// "model_without_forward".
 constexpr const char* name_of(Fault fault) noexcept {
 #define TANDEM_FAULT_CASE(name, sentence) \
-  case Fault::name: return #name;
+  case Fault::name:                       \
+    return #name;
   switch (fault) {
-    case Fault::none: break;
-    TANDEM_FAULT_TABLE(TANDEM_FAULT_CASE)
+    case Fault::none:
+      break;
+      TANDEM_FAULT_TABLE(TANDEM_FAULT_CASE)
   }
 #undef TANDEM_FAULT_CASE
   return "none";
@@ -72,10 +77,12 @@ constexpr const char* name_of(Fault fault) noexcept {
 /// What the compiler says: one sentence.
 constexpr const char* sentence_of(Fault fault) noexcept {
 #define TANDEM_FAULT_CASE(name, sentence) \
-  case Fault::name: return sentence;
+  case Fault::name:                       \
+    return sentence;
   switch (fault) {
-    case Fault::none: break;
-    TANDEM_FAULT_TABLE(TANDEM_FAULT_CASE)
+    case Fault::none:
+      break;
+      TANDEM_FAULT_TABLE(TANDEM_FAULT_CASE)
   }
 #undef TANDEM_FAULT_CASE
   return "";
@@ -83,8 +90,8 @@ constexpr const char* sentence_of(Fault fault) noexcept {
 
 namespace detail {
 
-/// Is nothing wrong? Fails to compile, with exactly one error, when `found` is a fault. A function and not a class: clang
-/// takes a class whose static_assert failed for invalid, and says so again at every use of its members.
+/// Is nothing wrong? Fails to compile, with exactly one error, when `found` is a fault. A function and not a class:
+/// clang takes a class whose static_assert failed for invalid, and says so again at every use of its members.
 template <Fault found>
 constexpr bool report() {
 #define TANDEM_FAULT_ASSERT(name, sentence) static_assert(found != Fault::name, sentence);

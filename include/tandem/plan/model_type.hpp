@@ -31,9 +31,12 @@ struct WithAnotherForward : M, NamesForward {};
 /// has the name makes it ambiguous.
 template <class M>
 consteval bool has_forward() {
-  if constexpr (!std::is_class_v<M>) return false;
-  else if constexpr (std::is_final_v<M>) return requires { &M::forward; };
-  else return !requires { &WithAnotherForward<M>::forward; };
+  if constexpr (!std::is_class_v<M>)
+    return false;
+  else if constexpr (std::is_final_v<M>)
+    return requires { &M::forward; };
+  else
+    return !requires { &WithAnotherForward<M>::forward; };
 }
 
 template <class M>
@@ -41,11 +44,10 @@ struct Pointee {
   using type = M;
 };
 template <class M>
-  requires(!has_forward<M>() && requires(M& holder) {
-    { *holder };
-    requires has_forward<std::remove_cvref_t<decltype(*holder)>>();
-  })
-struct Pointee<M> {
+requires(!has_forward<M>() && requires(M & holder) {
+  {*holder};
+  requires has_forward<std::remove_cvref_t<decltype(*holder)>>();
+}) struct Pointee<M> {
   using type = std::remove_cvref_t<decltype(*std::declval<M&>())>;
 };
 
@@ -66,7 +68,7 @@ struct ForwardResult {
   using type = at::Tensor;  // overloaded or a template: every overload must return a tensor
 };
 template <class M>
-  requires requires { &M::forward; }
+requires requires { &M::forward; }
 struct ForwardResult<M> : ResultOf<decltype(&M::forward)> {};
 
 }  // namespace detail
@@ -84,7 +86,8 @@ template <class Entry>
 concept NamedTensor = requires(Entry& entry) {
   { entry.key() } -> std::convertible_to<std::string>;
   { entry.value() } -> std::convertible_to<at::Tensor>;
-} || requires(Entry& entry) {
+}
+|| requires(Entry& entry) {
   { entry.first } -> std::convertible_to<std::string>;
   { entry.second } -> std::convertible_to<at::Tensor>;
 };

@@ -30,17 +30,17 @@ concept Strategy = requires {
 /// The work of a strategy on one rank, over transport T. A Trainer makes it from the world (a collective call), checks
 /// and equalises the model over replicas(), and then hands the trainable parameters over with adopt().
 template <class E, class T>
-concept StrategyEngine =
-    std::constructible_from<E, Communicator<T>&, int> &&
-    requires(E& engine, const E& view, std::vector<NamedParameter> parameters, const StrategyOptions& options,
-             const at::Tensor& loss, bool locally, double limit) {
-      { engine.replicas() } -> std::same_as<Communicator<T>&>;
-      { view.data() } -> std::same_as<Coordinate>;
-      engine.adopt(parameters, options);
-      { view.owned() } -> std::same_as<std::vector<OwnedParameter>>;
-      engine.backward(loss, locally);
-      engine.reduce_gradients();
-      { view.clip(limit) } -> std::convertible_to<double>;
-    };
+concept StrategyEngine = std::constructible_from < E,
+        Communicator<T>
+&, int > &&requires(E& engine, const E& view, std::vector<NamedParameter> parameters, const StrategyOptions& options,
+                    const at::Tensor& loss, bool locally, double limit) {
+  { engine.replicas() } -> std::same_as<Communicator<T>&>;
+  { view.data() } -> std::same_as<Coordinate>;
+  engine.adopt(parameters, options);
+  { view.owned() } -> std::same_as<std::vector<OwnedParameter>>;
+  engine.backward(loss, locally);
+  engine.reduce_gradients();
+  { view.clip(limit) } -> std::convertible_to<double>;
+};
 
 }  // namespace tandem

@@ -141,8 +141,8 @@ class GradientBuckets {
     const auto dtype = dtype_of(parameter.value.scalar_type());
     if (!dtype || !parameter.value.device().is_cpu() || parameter.value.layout() != at::kStrided) {
       throw Error(ErrorKind::argument,
-                  "tandem: parameter \"" + parameter.name + "\" is " + c10::toString(parameter.value.scalar_type()) + " on " +
-                      parameter.value.device().str() +
+                  "tandem: parameter \"" + parameter.name + "\" is " + c10::toString(parameter.value.scalar_type()) +
+                      " on " + parameter.value.device().str() +
                       (parameter.value.layout() == at::kStrided ? "" : " and sparse") +
                       "; gradients are averaged for dense float32, float64, float16 and bfloat16 on the CPU only",
                   comm_.rank());
@@ -186,8 +186,10 @@ class GradientBuckets {
                   comm_.rank(), -1, "backward");
     }
     if (!gradient.defined()) {
-      if (!kept.defined()) slot.view.zero_();
-      else if (!same_memory(kept, slot.view)) slot.view.copy_(kept);
+      if (!kept.defined())
+        slot.view.zero_();
+      else if (!same_memory(kept, slot.view))
+        slot.view.copy_(kept);
     } else if (!kept.defined()) {
       slot.view.copy_(gradient);
     } else if (same_memory(kept, slot.view)) {
@@ -222,13 +224,18 @@ class GradientBuckets {
     const Average average{1.0 / comm_.size()};
     const auto begin = [&](auto element) {
       using E = decltype(element);
-      under_way_.emplace_back(std::in_place_type<Pending<E>>, begin_all_reduce(comm_, view.template as<E>(), average, {}, backward_site));
+      under_way_.emplace_back(std::in_place_type<Pending<E>>,
+                              begin_all_reduce(comm_, view.template as<E>(), average, {}, backward_site));
     };
     switch (view.dtype) {
-      case Dtype::float64: return begin(double{});
-      case Dtype::float16: return begin(Float16{});
-      case Dtype::bfloat16: return begin(BFloat16{});
-      default: return begin(float{});  // integers cannot require grad
+      case Dtype::float64:
+        return begin(double{});
+      case Dtype::float16:
+        return begin(Float16{});
+      case Dtype::bfloat16:
+        return begin(BFloat16{});
+      default:
+        return begin(float{});  // integers cannot require grad
     }
   }
 

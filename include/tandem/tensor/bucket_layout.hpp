@@ -112,9 +112,9 @@ inline std::vector<BucketLayout> first_buckets(std::span<const BucketItem> items
   std::vector<std::size_t> order(items.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   const std::size_t unlimited = std::numeric_limits<std::size_t>::max();
-  auto buckets = detail::cut_buckets(items, order,
-                                     caps.from_first_step ? std::span<const std::size_t>(caps.bytes)
-                                                          : std::span<const std::size_t>(&unlimited, 1));
+  auto buckets = detail::cut_buckets(
+      items, order,
+      caps.from_first_step ? std::span<const std::size_t>(caps.bytes) : std::span<const std::size_t>(&unlimited, 1));
   std::sort(buckets.begin(), buckets.end(),
             [](const BucketLayout& a, const BucketLayout& b) { return a.items.front() > b.items.front(); });
   return buckets;
@@ -122,8 +122,8 @@ inline std::vector<BucketLayout> first_buckets(std::span<const BucketItem> items
 
 /// From step 2 on: cut along the order in which gradients arrived in step 1 on rank 0. `arrival` is a permutation of
 /// the item indices.
-inline std::vector<BucketLayout> rebuilt_buckets(std::span<const BucketItem> items, std::span<const std::size_t> arrival,
-                                                 const BucketCaps& caps) {
+inline std::vector<BucketLayout> rebuilt_buckets(std::span<const BucketItem> items,
+                                                 std::span<const std::size_t> arrival, const BucketCaps& caps) {
   detail::check(caps);
   if (arrival.size() != items.size()) {
     throw Error(ErrorKind::argument, "tandem: " + std::to_string(arrival.size()) + " gradients arrived for " +

@@ -28,7 +28,7 @@ void visit_reducible(Dtype dtype, const char* verb, F&& f) {
       f(element);
     } else {
       refuse_tensor(verb, std::string(name_of(dtype_of<E>())) + " is not supported for " + reduction_name<Op>() +
-                       "; convert the tensor or choose another reduction");
+                              "; convert the tensor or choose another reduction");
     }
   });
 }
@@ -36,7 +36,7 @@ void visit_reducible(Dtype dtype, const char* verb, F&& f) {
 inline void check_same_dtype(const TensorView& in, const TensorView& out, const char* verb) {
   if (in.dtype != out.dtype) {
     refuse_tensor(verb, std::string("the input is ") + name_of(in.dtype) + " and the output " + name_of(out.dtype) +
-                     "; they must have one dtype");
+                            "; they must have one dtype");
   }
 }
 
@@ -105,7 +105,8 @@ void broadcast(Communicator<T>& comm, const at::Tensor& tensor, int root, CallOp
 
 /// Sends the elements of `tensor` to rank `to`, which must call recv with as many.
 template <class T>
-void send(Communicator<T>& comm, const at::Tensor& tensor, int to, CallOptions options = {}, CallSite site = CallSite::here()) {
+void send(Communicator<T>& comm, const at::Tensor& tensor, int to, CallOptions options = {},
+          CallSite site = CallSite::here()) {
   const TensorView view = view_of(tensor, "send", "the tensor", ElementUse::moved);
   visit_dtype(view.dtype, [&](auto element) {
     using E = decltype(element);

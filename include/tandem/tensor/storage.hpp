@@ -13,7 +13,8 @@ namespace tandem {
 
 /// An uninitialised contiguous tensor in `arena`. The tensor keeps the arena mapped: it may outlive the communicator.
 /// Throws Error(system) when the arena is full.
-inline at::Tensor arena_empty(const std::shared_ptr<Arena>& arena, at::IntArrayRef sizes, at::ScalarType type = at::kFloat) {
+inline at::Tensor arena_empty(const std::shared_ptr<Arena>& arena, at::IntArrayRef sizes,
+                              at::ScalarType type = at::kFloat) {
   struct Owner {
     std::shared_ptr<Arena> arena;
     void* memory;
@@ -22,18 +23,18 @@ inline at::Tensor arena_empty(const std::shared_ptr<Arena>& arena, at::IntArrayR
   for (const std::int64_t size : sizes) bytes *= static_cast<std::size_t>(size);
   auto owner = std::make_unique<Owner>(Owner{arena, arena->allocate(bytes == 0 ? 1 : bytes)});
   void* const memory = owner->memory;
-  at::DataPtr pointer(memory, owner.release(),
-                      [](void* context) {
-                        const std::unique_ptr<Owner> held(static_cast<Owner*>(context));
-                        held->arena->release(held->memory);
-                      },
-                      at::Device(at::kCPU));
+  at::DataPtr pointer(
+      memory, owner.release(),
+      [](void* context) {
+        const std::unique_ptr<Owner> held(static_cast<Owner*>(context));
+        held->arena->release(held->memory);
+      },
+      at::Device(at::kCPU));
   // No allocator: the storage cannot be resized, because growing would leave the arena.
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, std::move(pointer),
                                                        nullptr, false);
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)),
-                                                         c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                                         c10::scalarTypeToTypeMeta(type));
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(type));
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   return tensor;
 }

@@ -62,17 +62,18 @@ inline TensorView view_of(const at::Tensor& tensor, const char* verb, const char
     detail::refuse_tensor(verb, name + " is sparse; pass tensor.to_dense()");
   }
   if (!tensor.device().is_cpu()) {
-    detail::refuse_tensor(verb, name + " is on " + tensor.device().str() + " and this transport moves host memory; pass tensor.cpu()");
+    detail::refuse_tensor(
+        verb, name + " is on " + tensor.device().str() + " and this transport moves host memory; pass tensor.cpu()");
   }
   auto dtype = dtype_of(tensor.scalar_type());
   if (!dtype && use == ElementUse::moved && tensor.scalar_type() == at::kBool) dtype = Dtype::uint8;
   if (!dtype) {
     detail::refuse_tensor(verb, name + " has dtype " + c10::toString(tensor.scalar_type()) +
-                             ", which it is not defined on; convert it with tensor.to()");
+                                    ", which it is not defined on; convert it with tensor.to()");
   }
   if (!tensor.is_contiguous()) {
     detail::refuse_tensor(verb, name + " is not contiguous (sizes " + detail::text_of(tensor.sizes()) + ", strides " +
-                             detail::text_of(tensor.strides()) + "); pass tensor.contiguous()");
+                                    detail::text_of(tensor.strides()) + "); pass tensor.contiguous()");
   }
   if (tensor.is_neg()) detail::refuse_tensor(verb, name + " is a lazy negation; pass tensor.resolve_neg()");
   if (tensor.is_inference() && !c10::InferenceMode::is_enabled()) {

@@ -52,12 +52,13 @@ void require_agreement(Communicator<T>& comm, const std::vector<Fact>& mine, con
     const bool there = i < root.size();
     if (here && there && mine[i].subject == root[i].subject && mine[i].value == root[i].value) continue;
     // One list is longer, or another subject follows: the shorter kind has run out.
-    const std::string subject = here && (!there || mine[i].subject < root[i].subject) ? mine[i].subject : root[i].subject;
+    const std::string subject =
+        here && (!there || mine[i].subject < root[i].subject) ? mine[i].subject : root[i].subject;
     const auto value = [&](bool exists, const std::vector<Fact>& facts) {
       return exists && facts[i].subject == subject ? facts[i].value : std::string("missing");
     };
-    difference = "tandem: " + subject + " is " + value(there, root) + " on rank 0 and " + value(here, mine) + " on rank " +
-                 std::to_string(comm.rank()) + "; " + remedy;
+    difference = "tandem: " + subject + " is " + value(there, root) + " on rank 0 and " + value(here, mine) +
+                 " on rank " + std::to_string(comm.rank()) + "; " + remedy;
   }
 
   const std::uint8_t differs = difference.empty() ? 0 : 1;

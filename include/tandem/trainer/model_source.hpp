@@ -38,8 +38,10 @@ std::shared_ptr<M> module_from(Given&& given) {
 
 template <class Entry>
 NamedParameter named(Entry& entry) {
-  if constexpr (requires { entry.key(); }) return {entry.key(), entry.value()};
-  else return {entry.first, entry.second};
+  if constexpr (requires { entry.key(); })
+    return {entry.key(), entry.value()};
+  else
+    return {entry.first, entry.second};
 }
 
 /// Each tensor once, under its first name: tied weights are one parameter, as in Python. Undefined ones (a layer
@@ -64,8 +66,10 @@ std::vector<NamedParameter> parameters_of(M& module) {
 /// Buffers are optional: not every duck-typed model has the notion.
 template <class M>
 std::vector<NamedParameter> buffers_of(M& module) {
-  if constexpr (requires { module.named_buffers(); }) return distinct(module.named_buffers());
-  else return {};
+  if constexpr (requires { module.named_buffers(); })
+    return distinct(module.named_buffers());
+  else
+    return {};
 }
 
 }  // namespace tandem::detail

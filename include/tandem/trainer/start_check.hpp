@@ -32,10 +32,11 @@ inline std::string fact_of(const NamedParameter& parameter) {
 template <class T>
 void check_start(Communicator<T>& replicas, const std::vector<NamedParameter>& parameters,
                  const std::vector<NamedParameter>& buffers, const std::vector<Fact>& options) {
-  require_agreement(replicas,
-                    {{"the number of intra-op threads", std::to_string(at::get_num_threads())},
-                     {"ATen's CPU capability", at::get_cpu_capability()}},
-                    "results would differ in bits; set both alike on all ranks (ATEN_CPU_CAPABILITY, at::set_num_threads)");
+  require_agreement(
+      replicas,
+      {{"the number of intra-op threads", std::to_string(at::get_num_threads())},
+       {"ATen's CPU capability", at::get_cpu_capability()}},
+      "results would differ in bits; set both alike on all ranks (ATEN_CPU_CAPABILITY, at::set_num_threads)");
   std::vector<Fact> facts;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     facts.push_back({"parameter " + std::to_string(i),
@@ -62,8 +63,10 @@ void copy_from_rank_0(Communicator<T>& replicas, const std::vector<NamedParamete
     const bool packed = tensor.is_non_overlapping_and_dense();
     const at::Tensor memory = packed ? tensor.detach() : tensor.detach().contiguous();
     broadcast(replicas, std::span(static_cast<std::byte*>(memory.data_ptr()), memory.nbytes()), 0);
-    if (packed) tensor.unsafeGetTensorImpl()->bump_version();
-    else tensor.copy_(memory);
+    if (packed)
+      tensor.unsafeGetTensorImpl()->bump_version();
+    else
+      tensor.copy_(memory);
   }
 }
 

@@ -75,8 +75,7 @@ class Trainer {
 
   /// One training step on this rank's batch: step(inputs..., target). The batch's mean loss, before the update.
   template <class... Batch>
-    requires(sizeof...(Batch) > 0)
-  double step(Batch&&... batch) {
+  requires(sizeof...(Batch) > 0) double step(Batch&&... batch) {
     return guarded("Trainer::step", [&] {
       const at::Tensor loss = loss_of(std::forward<Batch>(batch)...);
       run_backward(loss);
@@ -115,8 +114,7 @@ class Trainer {
   /// The mean loss of this rank's batch, without gradients and in the model's evaluation mode: evaluate(inputs...,
   /// target). Changes nothing; sends nothing.
   template <class... Batch>
-    requires(sizeof...(Batch) > 0)
-  double evaluate(Batch&&... batch) {
+  requires(sizeof...(Batch) > 0) double evaluate(Batch&&... batch) {
     const c10::AutoGradMode no_grad(false);
     const EvaluationMode mode(*model_);
     return loss_of(std::forward<Batch>(batch)...).template item<double>();
@@ -132,7 +130,8 @@ class Trainer {
   Optimizer& optimizer() {
     auto* const found = optimizer_->template as<Optimizer>();
     if (found == nullptr) {
-      throw Error(ErrorKind::argument, "tandem: the recipe made an optimizer of another type; ask for exactly that type");
+      throw Error(ErrorKind::argument,
+                  "tandem: the recipe made an optimizer of another type; ask for exactly that type");
     }
     return *found;
   }
@@ -167,7 +166,7 @@ class Trainer {
     }
 
    private:
-    static constexpr bool has_modes = requires(ModuleType& module) {
+    static constexpr bool has_modes = requires(ModuleType & module) {
       module.is_training();
       module.train(true);
     };
@@ -192,8 +191,10 @@ class Trainer {
 
   template <class... Inputs>
   OutputType call_forward(Inputs&&... inputs) {
-    if constexpr (CheckInputs<Model, Inputs...>::sound) return model_->forward(std::forward<Inputs>(inputs)...);
-    else __builtin_unreachable();  // CheckInputs has said why this does not compile
+    if constexpr (CheckInputs<Model, Inputs...>::sound)
+      return model_->forward(std::forward<Inputs>(inputs)...);
+    else
+      __builtin_unreachable();  // CheckInputs has said why this does not compile
   }
 
   template <class... Batch>
@@ -202,15 +203,16 @@ class Trainer {
     constexpr std::size_t inputs = sizeof...(Batch) - 1;
     const OutputType output = [&]<std::size_t... i>(std::index_sequence<i...>) {
       return call_forward(std::get<i>(std::move(all))...);
-    }(std::make_index_sequence<inputs>());
+    }
+    (std::make_index_sequence<inputs>());
     return loss_(output, std::get<inputs>(std::move(all)));
   }
 
   void run_backward(const at::Tensor& loss) {
     if (!loss.defined() || loss.numel() != 1) {
-      throw Error(ErrorKind::argument,
-                  "tandem: the loss is " + (loss.defined() ? detail::text_of(loss) : std::string("undefined")) +
-                      " and must be one number; return the mean over the batch");
+      throw Error(ErrorKind::argument, "tandem: the loss is " +
+                                           (loss.defined() ? detail::text_of(loss) : std::string("undefined")) +
+                                           " and must be one number; return the mean over the batch");
     }
     reduced_ = false;
     engine_->backward(loss, local_ > 0);
@@ -219,9 +221,10 @@ class Trainer {
 
   void run_update() {
     if (!reduced_ && !trainable_.empty()) {
-      throw Error(ErrorKind::argument,
-                  "tandem: update() before the gradients were averaged; call Trainer::backward outside accumulate(), or "
-                  "reduce_gradients(), first");
+      throw Error(
+          ErrorKind::argument,
+          "tandem: update() before the gradients were averaged; call Trainer::backward outside accumulate(), or "
+          "reduce_gradients(), first");
     }
     reduced_ = false;
     if (options_.clip_norm) norm_ = engine_->clip(*options_.clip_norm);
@@ -230,8 +233,10 @@ class Trainer {
     const c10::AutoGradMode no_grad(false);
     for (const NamedParameter& parameter : trainable_) {
       at::Tensor& gradient = parameter.value.mutable_grad();
-      if (options_.after_update == AfterUpdate::release) gradient.reset();
-      else if (gradient.defined()) gradient.zero_();
+      if (options_.after_update == AfterUpdate::release)
+        gradient.reset();
+      else if (gradient.defined())
+        gradient.zero_();
     }
   }
 
@@ -271,9 +276,10 @@ class Trainer {
   }
   void give_up(const char* where, const char* what) {
     if (world_->poisoned()) return;
-    world_->poison(Error(ErrorKind::poisoned,
-                         std::string("an exception left ") + where + " on rank " + std::to_string(world_->rank()) + ": " + what,
-                         world_->rank(), world_->rank()));
+    world_->poison(
+        Error(ErrorKind::poisoned,
+              std::string("an exception left ") + where + " on rank " + std::to_string(world_->rank()) + ": " + what,
+              world_->rank(), world_->rank()));
   }
 
   Communicator<T>* world_;

@@ -204,7 +204,7 @@ TEST_CASE("a rank is killed while its forked child lives on") {
 namespace {
 std::unique_ptr<World> namespace_static;
 World* volatile leaked;  // volatile: LeakSanitizer must find the pointer, which nobody reads
-}
+}  // namespace
 
 // C051: no explicit end, in a namespace static, a function static and a leaked pointer; std::exit in the middle.
 TEST_CASE("communicators in static objects are no trouble at exit") {

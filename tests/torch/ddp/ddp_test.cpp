@@ -68,7 +68,7 @@ std::vector<at::Tensor> averaged(const std::vector<tandem::BucketLayout>& layout
         // In memory order, as the bucket holds them.
         const at::Tensor& gradient = gradients[item];
         pieces.push_back(gradient.is_non_overlapping_and_dense() ? gradient.as_strided({gradient.numel()}, {1})
-                                                                  : gradient.flatten());
+                                                                 : gradient.flatten());
       }
       flat.push_back(at::cat(pieces) * (1.0 / ranks));
     }
@@ -144,8 +144,9 @@ void against_one_process(const std::function<Free(int rank)>& make, at::IntArray
 TEST_CASE("a gradient is a view of its bucket in the arena: nothing was copied") {
   tandem::test::on_ranks(tandem::test::ranks(), [&](int rank) {
     auto world = tandem::join<tandem::ShmRing>();
-    Trainer trainer{world, Free{{{"w", parameter(rank, {5, 3})}, {"b", parameter(rank, {3})}, {"s", parameter(rank, {})}},
-                                [](const auto& p, const at::Tensor& x) { return (at::mm(x, p[0]) + p[1]) * p[2]; }},
+    Trainer trainer{world,
+                    Free{{{"w", parameter(rank, {5, 3})}, {"b", parameter(rank, {3})}, {"s", parameter(rank, {})}},
+                         [](const auto& p, const at::Tensor& x) { return (at::mm(x, p[0]) + p[1]) * p[2]; }},
                     mean_loss, sgd};
     for (int step = 0; step < 3; ++step) {
       trainer.backward(mean_loss(trainer.forward(input_of(rank, step, {4, 5})), {}));
@@ -168,10 +169,11 @@ TEST_CASE("C055: an unused parameter is named in the same backward, and no rank 
     tandem::test::on_ranks(ranks, [&](int rank) {
       auto world = tandem::join<tandem::ShmRing>(tandem::JoinOptions{.timeout = std::chrono::seconds(20)});
       const bool skips = everywhere || rank == ranks - 1;
-      Trainer trainer{world, Free{{{"used", parameter(rank, {4, 4})}, {"idle.weight", parameter(rank, {4, 4})}},
-                                  [skips](const auto& p, const at::Tensor& x) {
-                                    return skips ? at::mm(x, p[0]) : at::mm(x, p[0]) + at::mm(x, p[1]);
-                                  }},
+      Trainer trainer{world,
+                      Free{{{"used", parameter(rank, {4, 4})}, {"idle.weight", parameter(rank, {4, 4})}},
+                           [skips](const auto& p, const at::Tensor& x) {
+                             return skips ? at::mm(x, p[0]) : at::mm(x, p[0]) + at::mm(x, p[1]);
+                           }},
                       mean_loss, sgd};
       std::string said;
       try {
@@ -209,8 +211,9 @@ TEST_CASE("C059: nothing to train passes through") {
       CHECK(none.evaluate(x, x) == at::relu(x).to(at::kDouble).mean().item<double>());
     }
     {
-      Trainer frozen{world, Free{{{"w", parameter(rank, {3, 3}).set_requires_grad(false)}},
-                                 [](const auto& p, const at::Tensor& y) { return at::mm(y, p[0]); }},
+      Trainer frozen{world,
+                     Free{{{"w", parameter(rank, {3, 3}).set_requires_grad(false)}},
+                          [](const auto& p, const at::Tensor& y) { return at::mm(y, p[0]); }},
                      mean_loss, sgd};
       const at::Tensor before = frozen.model().parameters[0].second.clone();
       frozen.step(x, x);
@@ -219,8 +222,9 @@ TEST_CASE("C059: nothing to train passes through") {
     }
     {
       // Linear(3, 0): parameters without elements beside one with some.
-      Trainer empty{world, Free{{{"none", parameter(rank, {0, 3})}, {"one", parameter(rank, {1})}},
-                                [](const auto& p, const at::Tensor& y) { return at::linear(y, p[0]).sum() + p[1]; }},
+      Trainer empty{world,
+                    Free{{{"none", parameter(rank, {0, 3})}, {"one", parameter(rank, {1})}},
+                         [](const auto& p, const at::Tensor& y) { return at::linear(y, p[0]).sum() + p[1]; }},
                     mean_loss, sgd};
       for (int step = 0; step < 3; ++step) empty.step(x, x);
       CHECK(empty.ledger().balanced());
@@ -257,7 +261,8 @@ TEST_CASE("C060: four dtypes, odd sizes, tiny and default buckets: each gradient
                 [](const auto& p, const at::Tensor& x) {
                   at::Tensor sum = at::zeros({1}, at::kDouble);
                   for (const auto& value : p) {
-                    const at::Tensor scaled = value * x.flatten().slice(0, 0, value.numel()).view(value.sizes()).to(value.scalar_type());
+                    const at::Tensor scaled =
+                        value * x.flatten().slice(0, 0, value.numel()).view(value.sizes()).to(value.scalar_type());
                     sum = sum + (scaled * scaled).to(at::kDouble).sum();
                   }
                   return sum;
@@ -286,15 +291,14 @@ TEST_CASE("C066: construction makes all ranks equal to rank 0, parameters and bu
     auto world = tandem::join<tandem::ShmRing>();
     const auto make = [](int source) {
       const auto flag = input_of(source, 9, {6}) > 0;
-      return Free{{{"contiguous", parameter(source, {4, 3})},
-                   {"transposed", parameter(source, {5, 2}).detach().t().set_requires_grad(true)},
-                   {"strided", parameter(source, {4, 6}).detach().slice(1, 0, 6, 2).set_requires_grad(true)},
-                   {"scalar", parameter(source, {})},
-                   {"half", parameter(source, {3}, at::kBFloat16)}},
-                  [](const auto& p, const at::Tensor& x) { return x.mean() + p[0].sum(); },
-                  {{"float", input_of(source, 1, {7})},
-                   {"counter", at::full({}, 1000 + source, at::kLong)},
-                   {"flags", flag}}};
+      return Free{
+          {{"contiguous", parameter(source, {4, 3})},
+           {"transposed", parameter(source, {5, 2}).detach().t().set_requires_grad(true)},
+           {"strided", parameter(source, {4, 6}).detach().slice(1, 0, 6, 2).set_requires_grad(true)},
+           {"scalar", parameter(source, {})},
+           {"half", parameter(source, {3}, at::kBFloat16)}},
+          [](const auto& p, const at::Tensor& x) { return x.mean() + p[0].sum(); },
+          {{"float", input_of(source, 1, {7})}, {"counter", at::full({}, 1000 + source, at::kLong)}, {"flags", flag}}};
     };
     Free model = make(rank);
     std::vector<std::vector<std::int64_t>> strides;
@@ -317,7 +321,10 @@ TEST_CASE("C066: construction makes all ranks equal to rank 0, parameters and bu
 TEST_CASE("C067: channels-last parameters, transposed ones and ones with gaps") {
   against_one_process(
       [](int rank) {
-        return Free{{{"conv", parameter(rank, {3, 2, 3, 3}).detach().contiguous(at::MemoryFormat::ChannelsLast).set_requires_grad(true)},
+        return Free{{{"conv", parameter(rank, {3, 2, 3, 3})
+                                  .detach()
+                                  .contiguous(at::MemoryFormat::ChannelsLast)
+                                  .set_requires_grad(true)},
                      {"transposed", parameter(rank, {5, 3}).detach().t().set_requires_grad(true)},
                      {"gaps", parameter(rank, {3, 10}).detach().slice(1, 0, 10, 2).set_requires_grad(true)}},
                     [](const auto& p, const at::Tensor& x) {
@@ -335,14 +342,16 @@ TEST_CASE("C067: channels-last on one rank only is said at construction, on ever
     at::Tensor weight = parameter(rank, {3, 2, 3, 3}).detach();
     if (rank == 1) weight = weight.contiguous(at::MemoryFormat::ChannelsLast);
     const auto make = [&] {
-      Trainer trainer{world, Free{{{"conv", weight.set_requires_grad(true)}},
-                                  [](const auto& p, const at::Tensor& x) { return at::conv2d(x, p[0]); }},
+      Trainer trainer{world,
+                      Free{{{"conv", weight.set_requires_grad(true)}},
+                           [](const auto& p, const at::Tensor& x) { return at::conv2d(x, p[0]); }},
                       mean_loss, sgd};
     };
-    CHECK_THROWS_WITH_AS(make(),
-                         "tandem: parameter 0 is \"conv\" float32 [3, 2, 3, 3] on rank 0 and \"conv\" float32 [3, 2, 3, 3], "
-                         "strides [18, 1, 6, 2] on rank 1; build the same model on all ranks",
-                         tandem::Error);
+    CHECK_THROWS_WITH_AS(
+        make(),
+        "tandem: parameter 0 is \"conv\" float32 [3, 2, 3, 3] on rank 0 and \"conv\" float32 [3, 2, 3, 3], "
+        "strides [18, 1, 6, 2] on rank 1; build the same model on all ranks",
+        tandem::Error);
     CHECK_FALSE(world.poisoned());
     tandem::barrier(world);
   });
@@ -368,10 +377,14 @@ TEST_CASE("C069: released, zeroed, replaced and rescaled gradients in turn") {
       torch::NoGradGuard no_grad;
       for (const auto& value : parameters) {
         at::Tensor& gradient = value.mutable_grad();
-        if (step % 4 == 0) gradient.reset();
-        else if (step % 4 == 1) gradient.zero_();
-        else if (step % 4 == 2) gradient = gradient.clone();
-        else gradient.mul_(0.5);
+        if (step % 4 == 0)
+          gradient.reset();
+        else if (step % 4 == 1)
+          gradient.zero_();
+        else if (step % 4 == 2)
+          gradient = gradient.clone();
+        else
+          gradient.mul_(0.5);
       }
     };
     for (int step = 0; step < 8; ++step) {
@@ -403,10 +416,12 @@ TEST_CASE("C074: parameters of no dimension and of one element") {
   for (const auto& sizes : {std::vector<std::int64_t>{}, std::vector<std::int64_t>{1}}) {
     tandem::test::on_ranks(tandem::test::ranks(), [&](int) {
       auto world = tandem::join<tandem::ShmRing>();
-      Trainer trainer{world, Free{{{"p", at::ones(sizes).set_requires_grad(true)}},
-                                  [](const auto& p, const at::Tensor&) { return p[0] * 3; }},
-                      [](const at::Tensor& y, const at::Tensor&) { return y.sum(); },
-                      [](std::vector<at::Tensor> p) { return torch::optim::SGD(std::move(p), torch::optim::SGDOptions(0.1)); }};
+      Trainer trainer{
+          world,
+          Free{{{"p", at::ones(sizes).set_requires_grad(true)}},
+               [](const auto& p, const at::Tensor&) { return p[0] * 3; }},
+          [](const at::Tensor& y, const at::Tensor&) { return y.sum(); },
+          [](std::vector<at::Tensor> p) { return torch::optim::SGD(std::move(p), torch::optim::SGDOptions(0.1)); }};
       CHECK(trainer.step(at::Tensor(), at::Tensor()) == 3.0);
       CHECK(trainer.model().parameters[0].second.item<float>() == doctest::Approx(0.7F).epsilon(1e-6));
     });
@@ -430,26 +445,29 @@ TEST_CASE("sparse gradients and complex parameters are refused by name") {
     {
       auto world = tandem::join<tandem::ShmRing>(
           tandem::JoinOptions{.identity = tandem::Identity{.rendezvous = "tandem-test-" + std::to_string(getpid())}});
-      Trainer trainer{world, Free{{{"embedding", parameter(rank, {6, 2})}},
-                                  [](const auto& p, const at::Tensor& x) {
-                                    return at::embedding(p[0], x.argmax(1), -1, false, true);
-                                  }},
-                      mean_loss, sgd};
-      CHECK_THROWS_WITH_AS(trainer.step(input_of(rank, 0, {3, 6}), at::Tensor()),
-                           "tandem: the gradient of parameter \"embedding\" is sparse; build the layer with dense gradients "
-                           "(Embedding: sparse(false))",
-                           tandem::Error);
+      Trainer trainer{
+          world,
+          Free{{{"embedding", parameter(rank, {6, 2})}},
+               [](const auto& p, const at::Tensor& x) { return at::embedding(p[0], x.argmax(1), -1, false, true); }},
+          mean_loss, sgd};
+      CHECK_THROWS_WITH_AS(
+          trainer.step(input_of(rank, 0, {3, 6}), at::Tensor()),
+          "tandem: the gradient of parameter \"embedding\" is sparse; build the layer with dense gradients "
+          "(Embedding: sparse(false))",
+          tandem::Error);
     }
     auto world = tandem::join<tandem::ShmRing>();
     const auto make = [&] {
-      Trainer trainer{world, Free{{{"phase", at::ones({2}, at::kComplexFloat).set_requires_grad(true)}},
-                                  [](const auto& p, const at::Tensor&) { return at::abs(p[0]); }},
+      Trainer trainer{world,
+                      Free{{{"phase", at::ones({2}, at::kComplexFloat).set_requires_grad(true)}},
+                           [](const auto& p, const at::Tensor&) { return at::abs(p[0]); }},
                       mean_loss, sgd};
     };
-    CHECK_THROWS_WITH_AS(make(),
-                         "tandem: parameter \"phase\" is ComplexFloat on cpu; gradients are averaged for dense float32, "
-                         "float64, float16 and bfloat16 on the CPU only",
-                         tandem::Error);
+    CHECK_THROWS_WITH_AS(
+        make(),
+        "tandem: parameter \"phase\" is ComplexFloat on cpu; gradients are averaged for dense float32, "
+        "float64, float16 and bfloat16 on the CPU only",
+        tandem::Error);
   });
 }
 
@@ -457,18 +475,24 @@ TEST_CASE("gradients written by hand are averaged by reduce_gradients") {
   const int ranks = tandem::test::ranks();
   tandem::test::on_ranks(ranks, [&](int rank) {
     auto world = tandem::join<tandem::ShmRing>();
-    Trainer trainer{world, Free{{{"w", at::zeros({3}).set_requires_grad(true)}},
-                                [](const auto& p, const at::Tensor&) { return p[0]; }},
-                    mean_loss, [](std::vector<at::Tensor> p) { return torch::optim::SGD(std::move(p), torch::optim::SGDOptions(1.0)); }};
+    Trainer trainer{
+        world,
+        Free{{{"w", at::zeros({3}).set_requires_grad(true)}}, [](const auto& p, const at::Tensor&) { return p[0]; }},
+        mean_loss,
+        [](std::vector<at::Tensor> p) { return torch::optim::SGD(std::move(p), torch::optim::SGDOptions(1.0)); }};
     const at::Tensor& w = trainer.model().parameters[0].second;
     tandem::barrier(world);
     CHECK_THROWS_AS(trainer.update(), tandem::Error);  // nothing was averaged: a local update would part the ranks
     CHECK(world.poisoned());
     auto again = tandem::join<tandem::ShmRing>(tandem::JoinOptions{
-        .identity = tandem::Identity{.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks,
+        .identity = tandem::Identity{.rank = rank,
+                                     .size = ranks,
+                                     .local_rank = rank,
+                                     .local_size = ranks,
                                      .rendezvous = std::string(std::getenv("TANDEM_RENDEZVOUS")) + "-again"}});
-    Trainer second{again, trainer.model(), mean_loss,
-                   [](std::vector<at::Tensor> p) { return torch::optim::SGD(std::move(p), torch::optim::SGDOptions(1.0)); }};
+    Trainer second{again, trainer.model(), mean_loss, [](std::vector<at::Tensor> p) {
+                     return torch::optim::SGD(std::move(p), torch::optim::SGDOptions(1.0));
+                   }};
     for (int step = 0; step < 3; ++step) {
       w.mutable_grad() = at::full({3}, static_cast<double>(ranks * (rank + 1)));
       second.reduce_gradients();

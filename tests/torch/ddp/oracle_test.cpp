@@ -18,8 +18,8 @@
 namespace {
 
 using tandem::test::Batch;
-using tandem::test::WordNet;
 using tandem::test::differing;
+using tandem::test::WordNet;
 
 struct Scenario {
   int steps = 5;
@@ -36,70 +36,82 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::vector<at::Te
 void compare(const Scenario& scenario) {
   const int ranks = tandem::test::ranks();
   const tandem_oracle::StoreFile store;
-  tandem::test::on_ranks(ranks, [&](int rank) {
-    torch::set_num_threads(1);
-    auto world = tandem::join<tandem::ShmRing>();
-    tandem::Trainer<WordNet, tandem::Ddp<>, tandem::ShmRing> trainer{
-        world, WordNet(7 + static_cast<unsigned>(rank)),  // rank 0's weights must win
-        tandem::test::word_loss, make_optimizer, scenario.options};
+  tandem::test::on_ranks(
+      ranks,
+      [&](int rank) {
+        torch::set_num_threads(1);
+        auto world = tandem::join<tandem::ShmRing>();
+        tandem::Trainer<WordNet, tandem::Ddp<>, tandem::ShmRing> trainer{
+            world, WordNet(7 + static_cast<unsigned>(rank)),  // rank 0's weights must win
+            tandem::test::word_loss, make_optimizer, scenario.options};
 
-    const tandem_oracle::GlooGroup group(store.path(), rank, ranks);
-    WordNet peer(7);
-    const auto theirs = peer.parameters();
-    const auto ours = trainer.model().parameters();
-    tandem_oracle::ReducerOracle reducer(group, theirs, scenario.peer);
-    const auto optimizer = make_optimizer(theirs);
+        const tandem_oracle::GlooGroup group(store.path(), rank, ranks);
+        WordNet peer(7);
+        const auto theirs = peer.parameters();
+        const auto ours = trainer.model().parameters();
+        tandem_oracle::ReducerOracle reducer(group, theirs, scenario.peer);
+        const auto optimizer = make_optimizer(theirs);
 
-    std::int64_t wrong_gradients = 0;
-    std::int64_t wrong_weights = differing(ours, theirs);
-    std::size_t buckets_at_first = trainer.engine().buckets().size();
-    bool rebuilt = false;
-    const int K = scenario.micro_batches;
-    for (int step = 0; step < scenario.steps; ++step) {
-      const auto loss_of = [&](int k, auto&& forward) {
-        const Batch batch(rank, step * K + k);
-        const at::Tensor loss = tandem::test::word_loss(forward(batch.tokens), batch.target);
-        return K == 1 ? loss : loss / K;
-      };
-      const auto our_loss = [&](int k) { return loss_of(k, [&](const at::Tensor& x) { return trainer.forward(x); }); };
-      const auto their_loss = [&](int k) { return loss_of(k, [&](const at::Tensor& x) { return peer.forward(x); }); };
+        std::int64_t wrong_gradients = 0;
+        std::int64_t wrong_weights = differing(ours, theirs);
+        std::size_t buckets_at_first = trainer.engine().buckets().size();
+        bool rebuilt = false;
+        const int K = scenario.micro_batches;
+        for (int step = 0; step < scenario.steps; ++step) {
+          const auto loss_of = [&](int k, auto&& forward) {
+            const Batch batch(rank, step * K + k);
+            const at::Tensor loss = tandem::test::word_loss(forward(batch.tokens), batch.target);
+            return K == 1 ? loss : loss / K;
+          };
+          const auto our_loss = [&](int k) {
+            return loss_of(k, [&](const at::Tensor& x) { return trainer.forward(x); });
+          };
+          const auto their_loss = [&](int k) {
+            return loss_of(k, [&](const at::Tensor& x) { return peer.forward(x); });
+          };
 
-      const auto moved_before = trainer.ledger().measured;
-      {
-        const auto locally = trainer.accumulate();
-        for (int k = 0; k + 1 < K; ++k) trainer.backward(our_loss(k));
-      }
-      CHECK(trainer.ledger().measured == moved_before);  // nothing is sent until the last micro-batch
-      trainer.backward(our_loss(K - 1));
+          const auto moved_before = trainer.ledger().measured;
+          {
+            const auto locally = trainer.accumulate();
+            for (int k = 0; k + 1 < K; ++k) trainer.backward(our_loss(k));
+          }
+          CHECK(trainer.ledger().measured == moved_before);  // nothing is sent until the last micro-batch
+          trainer.backward(our_loss(K - 1));
 
-      for (int k = 0; k + 1 < K; ++k) their_loss(k).backward();
-      rebuilt = reducer.before_forward() || rebuilt;
-      const at::Tensor last = their_loss(K - 1);
-      reducer.before_backward();
-      last.backward();
+          for (int k = 0; k + 1 < K; ++k) their_loss(k).backward();
+          rebuilt = reducer.before_forward() || rebuilt;
+          const at::Tensor last = their_loss(K - 1);
+          reducer.before_backward();
+          last.backward();
 
-      wrong_gradients += differing(tandem::test::gradients(ours), tandem::test::gradients(theirs));
-      if (scenario.options.clip_norm) tandem::test::clip_like_python(theirs, *scenario.options.clip_norm);
-      trainer.update();
-      optimizer->step();
-      switch (scenario.options.after_update) {
-        case tandem::AfterUpdate::release: optimizer->zero_grad(); break;
-        case tandem::AfterUpdate::zero: optimizer->zero_grad(false); break;
-        case tandem::AfterUpdate::keep: break;
-      }
-      wrong_weights += differing(ours, theirs);
-    }
-    MESSAGE("rank ", rank, " of ", ranks, ", ", scenario.steps, " steps: ", wrong_gradients, " gradient and ",
-            wrong_weights, " weight elements differ from c10d::Reducer over gloo; buckets ", buckets_at_first, " then ",
-            trainer.engine().buckets().size());
-    CHECK(wrong_gradients == 0);
-    CHECK(wrong_weights == 0);
-    CHECK(rebuilt);
-    CHECK(trainer.engine().buckets().size() > 1);
-    CHECK(trainer.ledger().balanced());
-    CHECK((ranks == 1 || trainer.ledger().measured > 0));
-    group.group()->barrier()->wait();
-  }, std::chrono::seconds(150));
+          wrong_gradients += differing(tandem::test::gradients(ours), tandem::test::gradients(theirs));
+          if (scenario.options.clip_norm) tandem::test::clip_like_python(theirs, *scenario.options.clip_norm);
+          trainer.update();
+          optimizer->step();
+          switch (scenario.options.after_update) {
+            case tandem::AfterUpdate::release:
+              optimizer->zero_grad();
+              break;
+            case tandem::AfterUpdate::zero:
+              optimizer->zero_grad(false);
+              break;
+            case tandem::AfterUpdate::keep:
+              break;
+          }
+          wrong_weights += differing(ours, theirs);
+        }
+        MESSAGE("rank ", rank, " of ", ranks, ", ", scenario.steps, " steps: ", wrong_gradients, " gradient and ",
+                wrong_weights, " weight elements differ from c10d::Reducer over gloo; buckets ", buckets_at_first,
+                " then ", trainer.engine().buckets().size());
+        CHECK(wrong_gradients == 0);
+        CHECK(wrong_weights == 0);
+        CHECK(rebuilt);
+        CHECK(trainer.engine().buckets().size() > 1);
+        CHECK(trainer.ledger().balanced());
+        CHECK((ranks == 1 || trainer.ledger().measured > 0));
+        group.group()->barrier()->wait();
+      },
+      std::chrono::seconds(150));
 }
 
 }  // namespace

@@ -210,6 +210,7 @@ TEST_CASE("every fault has a static test, a program that must not compile, and a
     CHECK_MESSAGE(reference.find("> " + sentence + "\n") != std::string::npos, name);
   }
   std::size_t entries = 0;
-  for (std::size_t at = reference.find("\n## "); at != std::string::npos; at = reference.find("\n## ", at + 1)) ++entries;
+  for (std::size_t at = reference.find("\n## "); at != std::string::npos; at = reference.find("\n## ", at + 1))
+    ++entries;
   CHECK(entries == tandem::all_faults.size());
 }

@@ -98,9 +98,11 @@ TEST_CASE("C009: what has no reduction is refused by name; what only moves is mo
     CHECK(said(world, [](auto& w) { tandem::all_reduce(w, at::ones({3}, at::kBool), tandem::Sum{}); }) ==
           "tandem: all_reduce: the tensor has dtype Bool, which it is not defined on; convert it with tensor.to()");
     CHECK(said(world, [](auto& w) { tandem::all_reduce(w, at::ones({3}, at::kComplexFloat), tandem::Sum{}); }) ==
-          "tandem: all_reduce: the tensor has dtype ComplexFloat, which it is not defined on; convert it with tensor.to()");
-    CHECK(said(world, [](auto& w) { tandem::all_reduce(w, at::ones({3}, at::kShort), tandem::Sum{}); }).find("dtype Short") !=
-          std::string::npos);
+          "tandem: all_reduce: the tensor has dtype ComplexFloat, which it is not defined on; convert it with "
+          "tensor.to()");
+    CHECK(said(world, [](auto& w) {
+            tandem::all_reduce(w, at::ones({3}, at::kShort), tandem::Sum{});
+          }).find("dtype Short") != std::string::npos);
     const at::Tensor flags = at::arange(9).remainder(2).eq(rank == 0 ? 1 : 0);
     tandem::broadcast(world, flags, 0);
     CHECK(differing(flags, at::arange(9).remainder(2).eq(1)) == 0);
@@ -118,17 +120,21 @@ TEST_CASE("tensors that are not plain memory are refused by name, and the commun
           "tandem: all_reduce: the tensor is not contiguous (sizes [2, 3], strides [1, 2]); pass tensor.contiguous()");
     CHECK(said(world, reduce(at::zeros({1}).expand({4}))) ==
           "tandem: all_reduce: the tensor is not contiguous (sizes [4], strides [0]); pass tensor.contiguous()");
-    CHECK(said(world, reduce(at::zeros({2, 2}).to_sparse())) == "tandem: all_reduce: the tensor is sparse; pass tensor.to_dense()");
+    CHECK(said(world, reduce(at::zeros({2, 2}).to_sparse())) ==
+          "tandem: all_reduce: the tensor is sparse; pass tensor.to_dense()");
     CHECK(said(world, reduce(at::empty({2}, at::TensorOptions().device(at::kMeta)))) ==
           "tandem: all_reduce: the tensor is on meta and this transport moves host memory; pass tensor.cpu()");
     CHECK(said(world, reduce(at::imag(at::conj(at::ones({1}, at::kComplexFloat))).clone())) == "nothing");
     CHECK(said(world, [](auto& w) { tandem::all_gather(w, at::Tensor(), at::zeros({4})); }) ==
           "tandem: all_gather: the input is undefined; give it a value first");
-    CHECK(said(world, [](auto& w) { tandem::broadcast(w, at::zeros({3, 2}).t(), 0); }).find("tandem: broadcast: ") == 0);
+    CHECK(said(world, [](auto& w) {
+            tandem::broadcast(w, at::zeros({3, 2}).t(), 0);
+          }).find("tandem: broadcast: ") == 0);
     CHECK(said(world, [](auto& w) { tandem::send(w, at::Tensor(), 0); }).find("tandem: send: ") == 0);
     CHECK(said(world, [](auto& w) { tandem::recv(w, at::Tensor(), 0); }).find("tandem: recv: ") == 0);
-    CHECK(said(world, [](auto& w) { tandem::all_reduce(w, at::zeros({2}), at::zeros({2}, at::kDouble), tandem::Sum{}); }) ==
-          "tandem: all_reduce: the input is float32 and the output float64; they must have one dtype");
+    CHECK(said(world, [](auto& w) {
+            tandem::all_reduce(w, at::zeros({2}), at::zeros({2}, at::kDouble), tandem::Sum{});
+          }) == "tandem: all_reduce: the input is float32 and the output float64; they must have one dtype");
     tandem::barrier(world);
   });
 }
@@ -194,8 +200,9 @@ TEST_CASE("a tensor in the arena is registered, works with autograd, and outlive
       tandem::all_reduce<tandem::Direct>(world, tensor, tandem::Sum{});  // refuses what is not registered
       CHECK(tensor.eq(world.size() * (world.size() + 1) / 2).all().item<bool>());
       if (world.size() > 1) {
-        CHECK(said(world, [&](auto& w) { tandem::all_reduce<tandem::Direct>(w, at::zeros({40'000}), tandem::Sum{}); })
-                  .find("registered") != std::string::npos);
+        CHECK(said(world, [&](auto& w) {
+                tandem::all_reduce<tandem::Direct>(w, at::zeros({40'000}), tandem::Sum{});
+              }).find("registered") != std::string::npos);
       }
 
       at::Tensor leaf = tandem::arena_empty(world, {3});

@@ -65,19 +65,20 @@ TEST_CASE("a model may be given by value, by pointer, in a holder, or as a funct
       torch::manual_seed(3);
       return make();
     };
-    const auto expected =
-        weights_after_two_steps(Trainer{world, seeded([] { return NetImpl(); }), squared, sgd});
+    const auto expected = weights_after_two_steps(Trainer{world, seeded([] { return NetImpl(); }), squared, sgd});
     const auto check = [&](const char* how, const std::vector<at::Tensor>& weights) {
       CHECK_MESSAGE(differing(expected, weights) == 0, how);
     };
     NetImpl named = seeded([] { return NetImpl(); });
     check("an lvalue", weights_after_two_steps(Trainer{world, named, squared, sgd}));
-    check("a shared_ptr", weights_after_two_steps(
-                              Trainer{world, seeded([] { return std::make_shared<NetImpl>(); }), squared, sgd}));
+    check("a shared_ptr",
+          weights_after_two_steps(Trainer{world, seeded([] { return std::make_shared<NetImpl>(); }), squared, sgd}));
     check("a holder", weights_after_two_steps(Trainer{world, seeded([] { return Net(); }), squared, sgd}));
-    check("a function", weights_after_two_steps(Trainer{world, [&] { return seeded([] { return NetImpl(); }); }, squared, sgd}));
-    check("a function of a pointer", weights_after_two_steps(Trainer{
-                                         world, [&] { return seeded([] { return std::make_shared<NetImpl>(); }); }, squared, sgd}));
+    check("a function",
+          weights_after_two_steps(Trainer{world, [&] { return seeded([] { return NetImpl(); }); }, squared, sgd}));
+    check("a function of a pointer",
+          weights_after_two_steps(
+              Trainer{world, [&] { return seeded([] { return std::make_shared<NetImpl>(); }); }, squared, sgd}));
     check("the holder's type", weights_after_two_steps(tandem::Trainer<Net, tandem::Ddp<>, tandem::ShmRing>{
                                    world, seeded([] { return Net(); }), squared, sgd}));
     check("a pointer's type",
@@ -96,7 +97,9 @@ TEST_CASE("a recipe takes tensors or named parameters, and returns an optimizer 
       return weights_after_two_steps(Trainer{world, NetImpl(), squared, recipe});
     };
     const auto expected = make(sgd);
-    CHECK(differing(expected, make([](const auto& parameters) { return torch::optim::SGD(parameters, torch::optim::SGDOptions(0.1)); })) == 0);
+    CHECK(differing(expected, make([](const auto& parameters) {
+                      return torch::optim::SGD(parameters, torch::optim::SGDOptions(0.1));
+                    })) == 0);
     CHECK(differing(expected, make([](std::vector<at::Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
                       return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1));
                     })) == 0);
@@ -245,25 +248,27 @@ TEST_CASE("the first difference between ranks is named on all of them, with both
   const int odd = ranks - 1;
   const std::string on_odd = " on rank " + std::to_string(odd);
   tandem::test::on_ranks(ranks, [&](int rank) {
-    CHECK(refusal([&](auto& world) { Trainer{world, NetImpl(rank == odd ? 9 : 8), squared, sgd}; }) ==
-          "tandem: parameter 0 is \"first.weight\" float32 [8, 4] on rank 0 and \"first.weight\" float32 [9, 4]" + on_odd +
-              "; build the same model on all ranks");
+    CHECK(refusal([&](auto& world) {
+            Trainer{world, NetImpl(rank == odd ? 9 : 8), squared, sgd};
+          }) == "tandem: parameter 0 is \"first.weight\" float32 [8, 4] on rank 0 and \"first.weight\" float32 [9, 4]" +
+                    on_odd + "; build the same model on all ranks");
   });
   tandem::test::on_ranks(ranks, [&](int rank) {
     CHECK(refusal([&](auto& world) {
             NetImpl net;
             if (rank == odd) net.second->to(at::kDouble);
             Trainer{world, net, squared, sgd};
-          }) == "tandem: parameter 2 is \"second.weight\" float32 [1, 8] on rank 0 and \"second.weight\" float64 [1, 8]" +
-                    on_odd + "; build the same model on all ranks");
+          }) ==
+          "tandem: parameter 2 is \"second.weight\" float32 [1, 8] on rank 0 and \"second.weight\" float64 [1, 8]" +
+              on_odd + "; build the same model on all ranks");
   });
   tandem::test::on_ranks(ranks, [&](int rank) {
     CHECK(refusal([&](auto& world) {
             NetImpl net;
             if (rank == odd) net.first->bias.set_requires_grad(false);
             Trainer{world, net, squared, sgd};
-          }) == "tandem: parameter 1 is \"first.bias\" float32 [8] on rank 0 and \"first.bias\" float32 [8], frozen" + on_odd +
-                    "; build the same model on all ranks");
+          }) == "tandem: parameter 1 is \"first.bias\" float32 [8] on rank 0 and \"first.bias\" float32 [8], frozen" +
+                    on_odd + "; build the same model on all ranks");
   });
   tandem::test::on_ranks(ranks, [&](int rank) {
     CHECK(refusal([&](auto& world) {
@@ -278,8 +283,9 @@ TEST_CASE("the first difference between ranks is named on all of them, with both
             NetImpl net;
             if (rank == 0) net.second->register_parameter("zoom", at::zeros({2}));
             Trainer{world, net, squared, sgd};
-          }) == "tandem: parameter 3 is \"second.zoom\" float32 [2] on rank 0 and missing on rank 1; build the same model on "
-                "all ranks");
+          }) ==
+          "tandem: parameter 3 is \"second.zoom\" float32 [2] on rank 0 and missing on rank 1; build the same model on "
+          "all ranks");
   });
   tandem::test::on_ranks(ranks, [&](int rank) {
     CHECK(refusal([&](auto& world) {
@@ -290,7 +296,9 @@ TEST_CASE("the first difference between ranks is named on all of them, with both
                     "; build the same model on all ranks");
   });
   tandem::test::on_ranks(ranks, [&](int rank) {
-    CHECK(refusal([&](auto& world) { Trainer{world, NetImpl(), squared, sgd, {.intra_op_threads = rank == odd ? 2 : 1}}; }) ==
+    CHECK(refusal([&](auto& world) {
+            Trainer{world, NetImpl(), squared, sgd, {.intra_op_threads = rank == odd ? 2 : 1}};
+          }) ==
           "tandem: the number of intra-op threads is 1 on rank 0 and 2" + on_odd +
               "; results would differ in bits; set both alike on all ranks (ATEN_CPU_CAPABILITY, at::set_num_threads)");
   });
@@ -325,10 +333,12 @@ TEST_CASE("a degree that the world has not is refused on all ranks, and the worl
   const int ranks = tandem::test::ranks();
   tandem::test::on_ranks(ranks, [&](int) {
     auto world = tandem::join<tandem::ShmRing>();
-    const auto make = [&] { tandem::Trainer<NetImpl, tandem::Ddp<7>, tandem::ShmRing>{world, NetImpl(), squared, sgd}; };
-    CHECK_THROWS_WITH_AS(make(),
-                         ("tandem: world size " + std::to_string(ranks) + " is not 7; use Ddp<>, or start 7 ranks").c_str(),
-                         tandem::Error);
+    const auto make = [&] {
+      tandem::Trainer<NetImpl, tandem::Ddp<7>, tandem::ShmRing>{world, NetImpl(), squared, sgd};
+    };
+    CHECK_THROWS_WITH_AS(
+        make(), ("tandem: world size " + std::to_string(ranks) + " is not 7; use Ddp<>, or start 7 ranks").c_str(),
+        tandem::Error);
     CHECK_FALSE(world.poisoned());
     tandem::barrier(world);
   });
@@ -355,7 +365,11 @@ struct Failing : torch::nn::Module {
     const bool now = --*countdown == 0;
     if (now && !in_backward) throw Boom("the data is bad");
     const at::Tensor y = at::mm(x, w);
-    if (now) y.register_hook([](const at::Tensor& g) -> at::Tensor { throw Boom("the gradient is bad"); return g; });
+    if (now)
+      y.register_hook([](const at::Tensor& g) -> at::Tensor {
+        throw Boom("the gradient is bad");
+        return g;
+      });
     return at::mm(y, v);
   }
 };
@@ -416,10 +430,12 @@ TEST_CASE("a model that cannot be built on one rank stops the others at once") {
   tandem::test::on_ranks(ranks, [&](int rank) {
     auto world = tandem::join<tandem::ShmRing>(tandem::JoinOptions{.timeout = std::chrono::seconds(30)});
     const auto make = [&] {
-      Trainer{world, [&]() -> NetImpl {
+      Trainer{world,
+              [&]() -> NetImpl {
                 if (rank == 1) throw Boom("no memory for the model");
                 return NetImpl();
-              }, squared, sgd};
+              },
+              squared, sgd};
     };
     if (rank == 1) {
       CHECK_THROWS_AS(make(), Boom);
@@ -442,7 +458,8 @@ TEST_CASE("what cannot be is said in one sentence") {
       }
       return std::string("nothing");
     };
-    CHECK(said([](Trainer& trainer) { trainer.backward(trainer.forward(batch(0))); }).find("must be one number") != std::string::npos);
+    CHECK(said([](Trainer& trainer) { trainer.backward(trainer.forward(batch(0))); }).find("must be one number") !=
+          std::string::npos);
   });
   tandem::test::on_ranks(tandem::test::ranks(), [](int) {
     auto world = tandem::join<tandem::ShmRing>();

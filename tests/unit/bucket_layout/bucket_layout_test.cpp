@@ -49,9 +49,12 @@ TEST_CASE("a list of caps holds from step 1, and the last bucket goes first") {
 TEST_CASE("a bucket is closed after the tensor that makes it at least its cap") {
   // 262,144 floats are exactly 1 MiB.
   const Indices arrival{0, 1, 2, 3};
-  CHECK(members(tandem::rebuilt_buckets(floats({262144, 1, 1, 1}), arrival, {})) == std::vector<Indices>{{0}, {1, 2, 3}});
-  CHECK(members(tandem::rebuilt_buckets(floats({262143, 1, 1, 1}), arrival, {})) == std::vector<Indices>{{0, 1}, {2, 3}});
-  CHECK(members(tandem::rebuilt_buckets(floats({262142, 1, 9, 1}), arrival, {})) == std::vector<Indices>{{0, 1, 2}, {3}});
+  CHECK(members(tandem::rebuilt_buckets(floats({262144, 1, 1, 1}), arrival, {})) ==
+        std::vector<Indices>{{0}, {1, 2, 3}});
+  CHECK(members(tandem::rebuilt_buckets(floats({262143, 1, 1, 1}), arrival, {})) ==
+        std::vector<Indices>{{0, 1}, {2, 3}});
+  CHECK(members(tandem::rebuilt_buckets(floats({262142, 1, 9, 1}), arrival, {})) ==
+        std::vector<Indices>{{0, 1, 2}, {3}});
 }
 
 TEST_CASE("caps: 1 MiB first and 25 MiB then; an explicit size for all; the last of a list repeats") {
@@ -60,7 +63,8 @@ TEST_CASE("caps: 1 MiB first and 25 MiB then; an explicit size for all; the last
   std::iota(arrival.begin(), arrival.end(), 0);
   const auto sizes = [&](const BucketCaps& caps) {
     std::vector<std::size_t> result;
-    for (const auto& bucket : tandem::rebuilt_buckets(floats(counts), arrival, caps)) result.push_back(bucket.items.size());
+    for (const auto& bucket : tandem::rebuilt_buckets(floats(counts), arrival, caps))
+      result.push_back(bucket.items.size());
     return result;
   };
   CHECK(sizes({}) == Indices{1, 25, 25, 9});

@@ -17,7 +17,9 @@ namespace tandem::detail {
 class Extents {
  public:
   /// Everything in `space` is free; `grain` divides all offsets and sizes.
-  Extents(Range space, std::size_t grain) : grain_(grain) { insert({round_up(space.begin, grain), space.end / grain * grain}); }
+  Extents(Range space, std::size_t grain) : grain_(grain) {
+    insert({round_up(space.begin, grain), space.end / grain * grain});
+  }
 
   /// A free range of at least `bytes` (rounded up to the grain, at least one), its begin a multiple of `alignment`
   /// (a multiple of the grain). Empty optional when nothing fits.
@@ -79,9 +81,9 @@ class Extents {
   }
 
   std::size_t grain_;
-  std::map<std::size_t, std::size_t> free_;                   // begin -> end
-  std::set<std::pair<std::size_t, std::size_t>> by_size_;     // (size, begin): the lowest address among equal sizes
-  std::map<std::size_t, std::size_t> used_;                   // begin -> end
+  std::map<std::size_t, std::size_t> free_;                // begin -> end
+  std::set<std::pair<std::size_t, std::size_t>> by_size_;  // (size, begin): the lowest address among equal sizes
+  std::map<std::size_t, std::size_t> used_;                // begin -> end
 };
 
 }  // namespace tandem::detail
