@@ -96,6 +96,4 @@ std::function<void()> Gloo::operation(const Case& which, std::byte* input, std::
   return {};
 }
 
-std::string Gloo::version() { return TORCH_VERSION; }
-
 }  // namespace tandem::bench

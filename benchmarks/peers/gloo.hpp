@@ -23,8 +23,6 @@ class Gloo {
 
   /// The call that this case times, on private buffers; nothing where gloo has no such verb for the dtype.
   std::function<void()> operation(const Case& which, std::byte* input, std::byte* output);
-  /// libtorch's version.
-  static std::string version();
 
  private:
   struct Group;

@@ -68,7 +68,7 @@ class Place:
 
 
 def wrong_arguments(place, _):
-    assert "unknown option --full" in place.setup("--full", expected=2)[1]
+    assert "unknown option --complete" in place.setup("--complete", expected=2)[1]
     assert "TANDEM_LIBTORCH=FOLDER" in place.setup("--help")[0]
 
 

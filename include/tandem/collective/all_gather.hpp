@@ -65,11 +65,12 @@ void all_gather(Communicator<T>& comm, std::type_identity_t<std::span<const E>> 
     // The longest slice decides, on all ranks alike.
     if (slice(0).size() * sizeof(E) <= detail::Block::eager_bytes) {
       std::byte* const stage = protocol.stage(Verb::all_gather);
-      if (!input.empty()) stream_bytes(stage, input.data(), input.size_bytes());
+      if (!input.empty()) copy_bytes(stage, input.data(), input.size_bytes());
       auto operation = protocol.post(call, options, 0, 0);
       keep_own();
       protocol.await_posts(operation);
       const auto moved = load([&](int member) { return protocol.staged(member); });
+      for (int member = 0; member < ranks; ++member) protocol.unstage(member, slice(member).size() * sizeof(E));
       return protocol.finish(operation, others, moved);
     }
   }

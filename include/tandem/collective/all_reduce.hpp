@@ -109,7 +109,7 @@ void all_reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> 
     if (protocol.crowded()) input_place = Arena::private_memory;
     if (input_place == Arena::private_memory || output_place == Arena::private_memory) {
       input_place = Arena::private_memory;
-      stream_bytes(stage, input.data(), input.size_bytes());
+      copy_bytes(stage, input.data(), input.size_bytes());
     }
   }
   auto operation = protocol.post(call, options, input_place, output_place);
@@ -124,8 +124,11 @@ void all_reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> 
       return protocol.finish(operation, predict::direct_all_reduce(owned.size() * sizeof(E), comm.size()), moved);
     }
     if (small && registration == detail::Registration::none) {
-      const auto moved = detail::fold_everything(protocol, op, table, output.data(),
-                                                 [&](int member) { return protocol.staged(member); });
+      const auto own = std::as_bytes(input).data();
+      const auto moved = detail::fold_everything(protocol, op, table, output.data(), [&](int member) {
+        return member == comm.rank() ? own : protocol.staged(member);
+      });
+      for (int member = 0; member < comm.size(); ++member) protocol.unstage(member, input.size_bytes());
       return protocol.finish(operation, predict::eager(input.size_bytes(), comm.size()), moved);
     }
   }

@@ -44,10 +44,11 @@ void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOpt
   if constexpr (std::same_as<Algorithm, Auto>) {
     if (data.size_bytes() <= detail::Block::eager_bytes) {
       std::byte* const stage = protocol.stage(Verb::broadcast);
-      if (rank == root && !data.empty()) stream_bytes(stage, data.data(), data.size_bytes());
+      if (rank == root && !data.empty()) copy_bytes(stage, data.data(), data.size_bytes());
       auto operation = protocol.post(call, options, 0, 0);
       protocol.await_posts(operation);
       const auto moved = load(protocol.staged(root));
+      protocol.unstage(root, moved);
       return protocol.finish(operation, loaded, moved);
     }
   }

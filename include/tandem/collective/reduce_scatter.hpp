@@ -80,16 +80,18 @@ void reduce_scatter(Communicator<T>& comm, std::type_identity_t<std::span<const 
   if constexpr (std::same_as<Algorithm, Auto>) {
     if (input.size_bytes() <= detail::Block::eager_bytes) {
       if (!input.empty())
-        stream_bytes(protocol.stage(Verb::reduce_scatter), input.data(), input.size_bytes());
+        copy_bytes(protocol.stage(Verb::reduce_scatter), input.data(), input.size_bytes());
       else
         protocol.stage(Verb::reduce_scatter);
       auto operation = protocol.post(call, options, 0, 0);
       protocol.await_posts(operation);
       detail::PerRank<const E*> inputs(ranks);
-      for (int member = 0; member < ranks; ++member)
-        inputs[member] = reinterpret_cast<const E*>(protocol.staged(member));
+      for (int member = 0; member < ranks; ++member) {
+        inputs[member] = member == comm.rank() ? input.data() : reinterpret_cast<const E*>(protocol.staged(member));
+      }
       E* const destination = output.data();
       const std::size_t folded = fold_range(op, table, slice, inputs.data(), &destination, 1, 0, slice.begin);
+      for (int member = 0; member < ranks; ++member) protocol.unstage(member, input.size_bytes());
       const std::uint64_t moved = folded * sizeof(E) * static_cast<std::uint64_t>(ranks - 1);
       return protocol.finish(operation, predict::eager(slice.size() * sizeof(E), ranks), moved);
     }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,12 +84,17 @@ class Arena {
   }
 
   /// After a failure: the memory becomes this process's own, same addresses, same content; nothing in it is
-  /// registered any more. Idempotent.
-  void detach() noexcept {
+  /// registered any more. Idempotent. False when memory was too short for the copy: nothing is registered all the
+  /// same, but a peer that still runs an old operation can reach the memory.
+  bool detach() noexcept {
     const std::lock_guard lock(mutex_);
-    if (detached_.exchange(true)) return;
+    if (detached_.exchange(true)) return true;
     const std::size_t reserved = reserved_.load(std::memory_order_relaxed);
-    detach_({heap_.begin, reserved}, extents_.used());
+    try {
+      return detach_({heap_.begin, reserved}, extents_.used());
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
   }
   bool detached() const noexcept { return detached_.load(std::memory_order_relaxed); }
 

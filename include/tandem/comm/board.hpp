@@ -2,7 +2,8 @@
 // The flag block that every rank of a communicator owns in its window: a ring of lines on which it announces its
 // operations, and room for small messages. Knows the layout and who writes what; decides nothing.
 //
-// One writer each: a block is written by its owner alone and read by all. A line is filled, then published by storing
+// One writer each: a block is written by its owner alone and read by all (but for staging that a lone reader is through
+// with: see Protocol::unstage). A line is filled, then published by storing
 // its operation's sequence number with release; a reader that sees that number with acquire sees the whole line.
 // A line is used again `line_count` operations later. That is safe without any further flag because at most
 // max_pending operations of a rank are unfinished at a time and each operation waits for the posts of all ranks:
@@ -52,7 +53,7 @@ struct Block {
   static constexpr std::uint64_t max_pending = line_count / 2;
   /// Messages up to this size are copied into the block and read from there by every rank: one synchronisation
   /// instead of two, and it does not matter where the buffers lie.
-  static constexpr std::size_t eager_bytes = 8 * 1024;
+  static constexpr std::size_t eager_bytes = 8U << 10;
   static constexpr std::size_t site_bytes = 256;
   /// Room for both call sites with long paths; a peer that adopts a failure repeats these words.
   static constexpr std::size_t cause_bytes = 1280;

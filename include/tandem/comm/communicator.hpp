@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tandem/comm/exchange.hpp"
 #include "tandem/comm/protocol.hpp"
 
 namespace tandem {
@@ -56,7 +57,7 @@ class Communicator {
     };
     protocol_->require_usable();
     const Ticket mine{color, key, protocol_->host().new_block()};
-    const auto bytes = protocol_->exchange(Verb::split, std::as_bytes(std::span(&mine, 1)), options, site);
+    const auto bytes = detail::exchange(*protocol_, Verb::split, std::as_bytes(std::span(&mine, 1)), options, site);
     std::vector<std::pair<Ticket, int>> group;
     for (int member = 0; member < size(); ++member) {
       Ticket ticket{};

@@ -87,11 +87,6 @@ inline Error error_in(const Operation& operation, int rank, int size, ErrorKind 
                   " has been pending for as many operations as may follow it; finish it first",
               rank, -1, name_of(verb));
 }
-/// "0.5 s".
-inline std::string text_of(std::chrono::nanoseconds span) {
-  const auto thousandths = std::chrono::duration_cast<std::chrono::milliseconds>(span).count();
-  return std::to_string(thousandths / 1000) + "." + std::to_string(thousandths % 1000 / 100) + " s";
-}
 
 }  // namespace detail
 }  // namespace tandem

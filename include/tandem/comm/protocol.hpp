@@ -33,9 +33,7 @@
 #include "tandem/core/deadline.hpp"
 #include "tandem/core/error.hpp"
 
-namespace tandem {
-
-namespace detail {
+namespace tandem::detail {
 
 template <WindowTransport T>
 class Protocol {
@@ -108,8 +106,7 @@ class Protocol {
                  std::span<const std::byte> payload = {}) {
     require_room(call.verb);
     ++sequence_;
-    Operation operation(call, sequence_, recorder_.begin(sequence_, call), options.timeout.value_or(timeout_), this,
-                        abandon);
+    Operation operation(call, sequence_, recorder_.begin(sequence_, call), timeout_of(options), this, abandon);
     Line& line = own().line(sequence_);
     line.input = input;
     line.output = output;
@@ -200,7 +197,7 @@ class Protocol {
   }
   /// An operation between two ranks: announced to nobody, numbered by its caller.
   Operation message(const Call& call, const CallOptions& options, std::uint64_t number) {
-    return Operation(call, number, recorder_.begin(number, call), options.timeout.value_or(timeout_), this, abandon);
+    return Operation(call, number, recorder_.begin(number, call), timeout_of(options), this, abandon);
   }
   /// How many messages this rank has sent to, and taken from, each other rank here.
   std::uint64_t& sent_to(int member) noexcept { return sent_[static_cast<std::size_t>(member)]; }
@@ -228,24 +225,14 @@ class Protocol {
     require_room(verb);  // a refused operation must not take a turn
     return own().staging[++staged_ % 2];
   }
-  /// A member's staging buffer of the same turn.
+  /// Another member's staging buffer of the same turn. (One's own may be taken by then: see unstage.)
   const std::byte* staged(int member) const noexcept {
     return blocks_[static_cast<std::size_t>(member)]->staging[staged_ % 2];
   }
 
-  /// Every rank gives `mine.size()` bytes (the same number, at most Block::eager_bytes); all of them, by rank.
-  std::vector<std::byte> exchange(Verb verb, std::span<const std::byte> mine, const CallOptions& options,
-                                  CallSite site) {
-    require_usable();
-    const Call call{verb, Dtype::opaque, 0, 1, -1, 0, mine.size(), site};
-    stream_bytes(stage(verb), mine.data(), mine.size());
-    Operation operation = post(call, options, 0, 0);
-    await_posts(operation);
-    std::vector<std::byte> all;
-    for (int member = 0; member < size(); ++member) all.insert(all.end(), staged(member), staged(member) + mine.size());
-    const std::uint64_t moved = static_cast<std::uint64_t>(size() - 1) * mine.size();
-    finish(operation, moved, moved);
-    return all;
+  /// Through with the first `bytes` of what `member` staged. A lone reader takes the lines over, see take_lines.
+  void unstage(int member, std::size_t bytes) noexcept {
+    if (size() == 2 && member != rank_) take_lines(block(member).staging[staged_ % 2], bytes);
   }
 
   // --- waiting --------------------------------------------------------------------------------------------------
@@ -277,7 +264,9 @@ class Protocol {
     const bool one_rank_failed = cause.kind() == ErrorKind::dead_peer || cause.kind() == ErrorKind::timeout;
     const bool known = cause.peer() >= 0 && cause.peer() < size();
     if (poison_->set(cause, one_rank_failed && known ? std::optional(endpoint_of(cause.peer())) : std::nullopt)) {
-      host_->arena()->detach();
+      if (!host_->arena()->detach() && notice_) {
+        notice_("memory is too short to part from what the failed ranks can reach: do not use registered buffers");
+      }
     }
   }
   /// Fails this operation: gives the communicator up and throws.
@@ -360,15 +349,19 @@ class Protocol {
       }
       fail(operation, ErrorKind::timeout, late,
            "rank " + std::to_string(late) + " (" + endpoint().describe(endpoint_of(late)) +
-               ") did not take part within " + text_of(operation.timeout) +
+               ") did not take part within " + format_seconds(operation.timeout) +
                (late == member ? "" : "; rank " + std::to_string(member) + " waits for it too"));
     }
+  }
+  std::chrono::nanoseconds timeout_of(const CallOptions& options) const noexcept {
+    return options.timeout.has_value() ? *options.timeout : timeout_;
   }
   static std::chrono::nanoseconds slice(const Operation& operation) {
     // Between two slices the peers' health is looked at, so a dead one is named within this.
     constexpr std::chrono::nanoseconds most = std::chrono::milliseconds(10);
     return operation.deadline ? std::min(most, operation.deadline->remaining()) : most;
   }
+
   std::shared_ptr<HostMemory<T>> host_;
   std::vector<int> members_;  // endpoint numbers, by rank
   std::vector<BlockPlace> places_;
@@ -390,5 +383,4 @@ class Protocol {
   Recorder recorder_;
 };
 
-}  // namespace detail
-}  // namespace tandem
+}  // namespace tandem::detail

@@ -5,10 +5,17 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 
 namespace tandem {
 
 using Clock = std::chrono::steady_clock;
+
+/// "0.5 s", "30 s": to a tenth.
+inline std::string format_seconds(std::chrono::nanoseconds span) {
+  const auto tenths = std::chrono::round<std::chrono::duration<long long, std::deci>>(span).count();
+  return std::to_string(tenths / 10) + (tenths % 10 != 0 ? "." + std::to_string(tenths % 10) : "") + " s";
+}
 
 /// A counter of constant rate, read in a few nanoseconds (Clock::now() takes about 25). Its unit is only known by
 /// reading it together with Clock twice.

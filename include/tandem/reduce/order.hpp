@@ -27,7 +27,6 @@ class ChunkTable {
       : count_(count), chunk_elements_(chunk_elements), ranks_(ranks) {}
 
   constexpr std::size_t count() const noexcept { return count_; }
-  constexpr std::size_t chunk_elements() const noexcept { return chunk_elements_; }
   constexpr int ranks() const noexcept { return ranks_; }
 
   constexpr Range chunk(int c) const noexcept {

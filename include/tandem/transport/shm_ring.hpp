@@ -44,8 +44,8 @@ class ShmRing {
 
   struct Geometry {
     std::size_t heap_bytes;                         ///< virtual; pages are reserved as they are asked for
-    std::size_t collective_slot_bytes = 64 * 1024;  ///< of each of the 8 slots of a pair's collective ring
-    std::size_t message_slot_bytes = 16 * 1024;     ///< of each of the 8 slots of a pair's point-to-point ring
+    std::size_t collective_slot_bytes = 64U << 10;  ///< of each of the 8 slots of a pair's collective ring
+    std::size_t message_slot_bytes = 16U << 10;     ///< of each of the 8 slots of a pair's point-to-point ring
     friend bool operator==(const Geometry&, const Geometry&) = default;
   };
 
@@ -58,7 +58,7 @@ class ShmRing {
     const Card card = self.card();
     Introduction mine;
     mine.data.assign(reinterpret_cast<const std::byte*>(&card), reinterpret_cast<const std::byte*>(&card + 1));
-    mine.descriptors.push_back(duplicate(own->descriptor()));
+    mine.descriptors.push_back(Descriptor::duplicate_of(own->descriptor()));
     mine.descriptors.push_back(open_process(::getpid()));
     auto all = meet(where, rank, size, std::move(mine), deadline);
     // The own window first: whatever fails below, the others are told through it that this rank left.
@@ -201,7 +201,7 @@ class ShmRing {
     // first-level cache on Zen, which made Direct four times slower; so the distance is none.
     layout_.total = round_up(layout_.heap.end, std::size_t{1} << 20) + 17 * page_bytes;
     void* const page = ::mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED) detail::throw_system("mapping a page failed", errno);
+    if (page == MAP_FAILED) throw detail::system_failure("mapping a page failed");
     alive_.reset(static_cast<unsigned char*>(page));
     *alive_ = 1;
     // A forked child reads zero here: the cheapest way to notice a fork, one load and no system call.
@@ -215,14 +215,9 @@ class ShmRing {
     card.processors = allowed_processors();
     return card;
   }
-  static Descriptor duplicate(int descriptor) {
-    Descriptor copy(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
-    if (!copy) detail::throw_system("duplicating a descriptor failed", errno);
-    return copy;
-  }
   static Descriptor open_process(::pid_t process) {
     Descriptor opened(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
-    if (!opened) detail::throw_system("pidfd_open failed (Linux 5.3 or newer is needed)", errno);
+    if (!opened) throw detail::system_failure("pidfd_open failed (Linux 5.3 or newer is needed)");
     return opened;
   }
   static_assert(sizeof(Header) <= page_bytes);

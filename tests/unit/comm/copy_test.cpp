@@ -35,6 +35,19 @@ void copies_exactly(Copy copy) {
 TEST_CASE("copy_bytes to and from unaligned places") {
   copies_exactly([](void* to, const void* from, std::size_t bytes) { tandem::copy_bytes(to, from, bytes); });
 }
-TEST_CASE("stream_bytes to and from unaligned places") {
-  copies_exactly([](void* to, const void* from, std::size_t bytes) { tandem::stream_bytes(to, from, bytes); });
+TEST_CASE("take_lines stores to each line that begins in the bytes, and to nothing else") {
+  alignas(64) unsigned char memory[64 * 6];
+  for (const std::size_t begin : {std::size_t{0}, std::size_t{1}, std::size_t{63}, std::size_t{64}, std::size_t{100}}) {
+    for (const std::size_t bytes :
+         {std::size_t{0}, std::size_t{1}, std::size_t{63}, std::size_t{64}, std::size_t{200}}) {
+      std::memset(memory, 7, sizeof memory);
+      tandem::take_lines(memory + begin, bytes);
+      for (std::size_t at = 0; at < sizeof memory; ++at) {
+        CAPTURE(begin);
+        CAPTURE(bytes);
+        CAPTURE(at);
+        CHECK(int{memory[at]} == (at % 64 == 0 && at >= begin && at < begin + bytes ? 0 : 7));
+      }
+    }
+  }
 }

@@ -58,7 +58,7 @@ class PairwiseSend {
       const auto slot = out.reserve();
       if (slot.empty()) continue;
       const std::size_t count = std::min(std::max<std::size_t>(slot.size() / sizeof(E), 1), left.size());
-      stream_bytes(slot.data(), data_ + left.begin, count * sizeof(E));
+      copy_bytes(slot.data(), data_ + left.begin, count * sizeof(E));
       out.commit(count * sizeof(E));
       sent_ += count * sizeof(E);
       left.begin += count;

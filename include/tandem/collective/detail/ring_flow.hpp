@@ -91,7 +91,6 @@ class RingFlow {
   }
 
  private:
-  static constexpr std::size_t block_elements = std::max<std::size_t>(4096 / sizeof(E), 1);
   static constexpr std::size_t fragments_per_round = 3;
   static_assert(2 * fragments_per_round < T::channel_capacity);
 
@@ -134,10 +133,11 @@ class RingFlow {
       if (slot.empty()) return false;
       const std::size_t count = std::min(fragment_, range.end - raw_at_);
       if constexpr (std::same_as<Op, Copy>) {
-        stream_bytes(slot.data(), input_ + raw_at_, count * sizeof(E));
+        copy_bytes(slot.data(), input_ + raw_at_, count * sizeof(E));
       } else {
         const E* const source = input_ + raw_at_;
-        fold_through(&source, 1, nullptr, slot.data(), count, FoldStart::raw, FoldEnd::partial);
+        E* const destination = reinterpret_cast<E*>(slot.data());
+        fold(op_, protocol_.size(), &source, 1, &destination, 1, count, FoldStart::raw, FoldEnd::partial);
       }
       send(count);
       raw_at_ += count;
@@ -166,16 +166,19 @@ class RingFlow {
                          " where at most " + std::to_string(due * sizeof(E)) + " were due");
     }
     const E* const arrived = reinterpret_cast<const E*>(seen.data());
-    bool folded = false;
+    E* destinations[2];
+    int destination_count = 0;
+    if (step.stores) destinations[destination_count++] = output_ + at_;
+    if (step.forwards) destinations[destination_count++] = reinterpret_cast<E*>(slot.data());
     if constexpr (!std::same_as<Op, Copy>) {
       if (step.folds) {
         const E* const sources[2] = {arrived, input_ + at_};
-        fold_through(sources, 2, step.stores ? output_ + at_ : nullptr, slot.data(), count, FoldStart::partial,
-                     step.finishes ? FoldEnd::finished : FoldEnd::partial);
-        folded = true;
+        fold(op_, protocol_.size(), sources, 2, destinations, destination_count, count, FoldStart::partial,
+             step.finishes ? FoldEnd::finished : FoldEnd::partial);
+        destination_count = 0;
       }
     }
-    if (!folded) copy_through(arrived, step.stores ? output_ + at_ : nullptr, slot.data(), count);
+    for (int k = 0; k < destination_count; ++k) copy_bytes(destinations[k], arrived, count * sizeof(E));
     in_.consume(seen.size());
     if (step.forwards) send(count);
     at_ += count;
@@ -184,28 +187,6 @@ class RingFlow {
       enter_step();
     }
     return true;
-  }
-  /// Folds into `kept`, `slot` or both (null: not wanted), a block at a time, so that what goes into the slot is read
-  /// from this core's nearest cache and stored past it: the next reader is another core.
-  void fold_through(const E* const* sources, int source_count, E* kept, std::byte* slot, std::size_t count,
-                    FoldStart start, FoldEnd end) {
-    alignas(cache_line_bytes) E scratch[block_elements];
-    const E* from[2] = {sources[0], source_count > 1 ? sources[1] : nullptr};
-    for (std::size_t at = 0; at < count; at += block_elements) {
-      const std::size_t part = std::min(block_elements, count - at);
-      E* const result = kept != nullptr ? kept + at : scratch;
-      fold(op_, protocol_.size(), from, source_count, &result, 1, part, start, end);
-      if (slot != nullptr) stream_bytes(slot + at * sizeof(E), result, part * sizeof(E));
-      for (int k = 0; k < source_count; ++k) from[k] += part;
-    }
-  }
-  void copy_through(const E* from, E* kept, std::byte* slot, std::size_t count) {
-    if (kept == nullptr) return stream_bytes(slot, from, count * sizeof(E));
-    for (std::size_t at = 0; at < count; at += block_elements) {
-      const std::size_t part = std::min(block_elements, count - at);
-      copy_bytes(kept + at, from + at, part * sizeof(E));
-      if (slot != nullptr) stream_bytes(slot + at * sizeof(E), kept + at, part * sizeof(E));
-    }
   }
   void send(std::size_t count) {
     out_.commit(count * sizeof(E));

@@ -27,6 +27,7 @@ template <class Nap>
 int end_of_chain(const std::vector<Block*>& blocks, int rank, int member, Nap nap) {
   const auto look = [&] {
     std::vector<std::uint64_t> words;
+    words.reserve(blocks.size());
     for (const Block* block : blocks) words.push_back(block->waits_for.load(std::memory_order_relaxed));
     return words;
   };

@@ -46,9 +46,9 @@ class Descriptor {
     if (descriptor_ >= 0) ::close(descriptor_);
     descriptor_ = descriptor;
   }
-  /// Another descriptor of the same open file, closed on exec. Throws Error(system), for example at the file limit.
-  Descriptor duplicate() const {
-    const int copy = ::fcntl(descriptor_, F_DUPFD_CLOEXEC, 0);
+  /// A second descriptor of an open file, closed on exec. Throws Error(system), for example at the file limit.
+  static Descriptor duplicate_of(int descriptor) {
+    const int copy = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
     if (copy < 0) throw detail::system_failure("cannot duplicate a file descriptor");
     return Descriptor(copy);
   }

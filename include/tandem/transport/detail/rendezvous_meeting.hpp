@@ -35,11 +35,6 @@ inline std::string quoted_name(const std::string& name) {
   return text + (name.size() > 80 ? "...\"" : "\"");
 }
 
-inline std::string seconds_text(std::chrono::nanoseconds span) {
-  const auto tenths = std::chrono::round<std::chrono::duration<long long, std::deci>>(span).count();
-  return std::to_string(tenths / 10) + (tenths % 10 != 0 ? "." + std::to_string(tenths % 10) : "") + " s";
-}
-
 inline std::string process_text(pid_t process) {  // 0: in a process namespace that this one cannot see
   return process > 0 ? "process " + std::to_string(process) : "a process of another container";
 }
@@ -52,7 +47,7 @@ struct Meeting {
   Deadline deadline = Deadline::never();
   Clock::time_point begin = Clock::now();
 
-  std::string span() const { return seconds_text(Clock::now() - begin); }
+  std::string span() const { return format_seconds(Clock::now() - begin); }
 
   Error failure(ErrorKind kind, const std::string& text, int peer = -1) const {
     return Error(kind, "tandem: join: " + text, rank, peer, "join");

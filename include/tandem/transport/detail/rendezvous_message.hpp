@@ -30,7 +30,7 @@ namespace tandem::detail {
 inline constexpr std::uint64_t rendezvous_magic = 0x7461'6e64'656d'6a31;  // "tandemj1"
 inline constexpr std::uint32_t rendezvous_version = 1;
 inline constexpr std::size_t rendezvous_most_descriptors = 16;
-inline constexpr std::size_t rendezvous_most_bytes = 64 * 1024;
+inline constexpr std::size_t rendezvous_most_bytes = 64U << 10;
 
 enum class MessageKind : std::uint32_t {
   hello = 1,         // guest to host: I am rank r of size n; my introduction

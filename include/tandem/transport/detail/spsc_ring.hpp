@@ -74,7 +74,7 @@ class RingWriter {
       const auto slot = reserve();
       if (slot.empty()) break;
       const std::size_t part = std::min(slot.size(), bytes.size() - done);
-      stream_bytes(slot.data(), bytes.data() + done, part);
+      copy_bytes(slot.data(), bytes.data() + done, part);
       commit(part);
       done += part;
     }
@@ -112,8 +112,9 @@ class RingReader {
     const std::size_t length = std::min<std::size_t>(control_->lengths[tail_ % ring_slots], slot_bytes_);
     return {slots_ + (tail_ % ring_slots) * slot_bytes_ + used_, length - std::min(length, used_)};
   }
-  /// Frees the first `bytes` of what peek() showed.
+  /// Frees the first `bytes` of what peek() showed, and takes its cache lines over: see take_lines.
   void consume(std::size_t bytes) noexcept {
+    take_lines(slots_ + (tail_ % ring_slots) * slot_bytes_ + used_, bytes);
     used_ += bytes;
     if (used_ >= std::min<std::size_t>(control_->lengths[tail_ % ring_slots], slot_bytes_)) {
       used_ = 0;

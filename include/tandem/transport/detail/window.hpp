@@ -21,10 +21,6 @@
 
 namespace tandem::detail {
 
-[[noreturn]] inline void throw_system(const std::string& what, int error) {
-  throw Error(ErrorKind::system, "tandem: " + what + ": " + std::strerror(error));
-}
-
 /// Move-only mapping. The owner creates it and may reserve pages; peers attach to its descriptor.
 class Window {
  public:
@@ -35,18 +31,18 @@ class Window {
   static Window create(std::size_t bytes) {
     bytes = round_up(bytes, page_bytes);
     Descriptor memory(::memfd_create("tandem", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!memory) throw_system("memfd_create failed", errno);
+    if (!memory) throw system_failure("memfd_create failed");
     if (::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0) {
-      throw_system("a window of " + format_bytes(bytes) + " virtual memory is not to be had (ftruncate)", errno);
+      throw system_failure("a window of " + format_bytes(bytes) + " virtual memory is not to be had (ftruncate)");
     }
-    if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0) throw_system("sealing a memfd failed", errno);
+    if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0) throw system_failure("sealing a memfd failed");
     return Window(std::move(memory), bytes, true);
   }
 
   /// Maps a peer's window. The size was agreed beforehand; a descriptor that does not keep it is refused.
   static Window attach(Descriptor memory, std::size_t bytes) {
     struct stat status {};
-    if (::fstat(memory.get(), &status) != 0) throw_system("fstat of a peer's window failed", errno);
+    if (::fstat(memory.get(), &status) != 0) throw system_failure("fstat of a peer's window failed");
     if (static_cast<std::size_t>(status.st_size) != bytes) {
       throw Error(ErrorKind::environment, "tandem: a peer's window has " + std::to_string(status.st_size) +
                                               " bytes where " + std::to_string(bytes) + " were agreed");
@@ -79,7 +75,7 @@ class Window {
       fault = ::posix_fallocate(memory_.get(), static_cast<off_t>(range.begin), static_cast<off_t>(range.size()));
     } while (fault == EINTR);
     if (fault != 0) {
-      throw_system("no memory for another " + format_bytes(range.size()) + " of shared memory", fault);
+      throw system_failure("no memory for another " + format_bytes(range.size()) + " of shared memory", fault);
     }
   }
 
@@ -103,7 +99,7 @@ class Window {
  private:
   Window(Descriptor memory, std::size_t bytes, bool owned) : memory_(std::move(memory)), bytes_(bytes) {
     void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory_.get(), 0);
-    if (address == MAP_FAILED) throw_system("mapping a window of " + format_bytes(bytes) + " failed", errno);
+    if (address == MAP_FAILED) throw system_failure("mapping a window of " + format_bytes(bytes) + " failed");
     base_ = static_cast<std::byte*>(address);
     // A forked child must not write into memory that peers fold from.
     ::madvise(base_, bytes_, MADV_DONTFORK);
