@@ -100,11 +100,14 @@ def summary(rows):
         if None in found:
             continue
         gloo, registered, gloo_again, private = found
-        lines.append([size(count), f"{number(gloo['median_us'])} us", f"{number(private['median_us'])} us",
-                      f"{gloo_again['ratio']:.0f}x" if gloo_again["ratio"] >= 10 else f"{gloo_again['ratio']:.1f}x",
-                      f"{number(registered['median_us'])} us",
-                      f"{gloo['ratio']:.0f}x" if gloo["ratio"] >= 10 else f"{gloo['ratio']:.1f}x"])
-    head = ["all_reduce, fp32, 2 ranks", "gloo", "tandem, any buffer", "", "tandem, arena buffer", ""]
+        line = [size(count)]
+        for own, peer in ((private, gloo_again), (registered, gloo)):
+            ratio = peer["ratio"]
+            line += [f"{number(own['median_us'])} us", f"{number(peer['median_us'])} us",
+                     f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.1f}x"]
+        lines.append(line)
+    head = ["all_reduce, fp32, 2 ranks", "tandem, any buffer", "gloo beside it", "ratio",
+            "tandem, arena buffer", "gloo beside it", "ratio"]
     return [table(head, lines)] if lines else []
 
 

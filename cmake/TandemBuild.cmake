@@ -70,12 +70,21 @@ endfunction()
 # tandem_test(name SOURCES a.cpp ... [RANKS 1 2 3 ...] [TORCH] [PCH] [LABELS l ...] [TIMEOUT seconds] [LINK library ...]
 #             [COMPILE_OPTIONS o ...])
 # A doctest binary, registered with ctest as <name>, or as <name>.n2, <name>.n3, ... with TANDEM_TEST_RANKS set.
+# With TRANSPORTS, it is built and registered once more for each transport but ShmRing, as <name>_tcp, with
+# TANDEM_TEST_TRANSPORT_TCP defined (see tests/support/worlds.hpp).
 # The sources contain TEST_CASEs only: main() and the support in tests/support come with it. Every test has a time
 # limit: 60 s unless given, four times as much under a sanitizer. Silently left out when it needs libtorch and there is none.
 function(tandem_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;PCH" "TIMEOUT" "SOURCES;RANKS;LABELS;LINK;COMPILE_OPTIONS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;PCH;TRANSPORTS" "TIMEOUT" "SOURCES;RANKS;LABELS;LINK;COMPILE_OPTIONS")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "tandem_test(${name}): unknown ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  if(arg_TRANSPORTS AND TARGET tandem::tcp)
+    set(again ${ARGN})
+    list(REMOVE_ITEM again TRANSPORTS)
+    # Lists at the end are taken up again where they are named a second time.
+    tandem_test(${name}_tcp ${again} LINK ${arg_LINK} tandem::tcp
+                COMPILE_OPTIONS ${arg_COMPILE_OPTIONS} -DTANDEM_TEST_TRANSPORT_TCP)
   endif()
   set(kind "")
   set(speed fast)

@@ -5,16 +5,18 @@ include(CMakePackageConfigHelpers)
 
 set(tandem_package "${CMAKE_INSTALL_DATADIR}/cmake/tandem")
 
-# Two export sets: tandem::bare must be usable where there is no libtorch.
+# An export set each: tandem::bare must be usable where there is no libtorch, and no OpenSSL.
 install(TARGETS tandem_bare EXPORT tandem_bare
   FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
   FILE_SET repeated DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(TARGETS tandem_tcp EXPORT tandem_tcp FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 if(tandem_torch_headers)
   install(TARGETS tandem EXPORT tandem FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 else()
   install(TARGETS tandem EXPORT tandem)
 endif()
 install(EXPORT tandem_bare NAMESPACE tandem:: FILE tandem-bare-targets.cmake DESTINATION "${tandem_package}")
+install(EXPORT tandem_tcp NAMESPACE tandem:: FILE tandem-tcp-targets.cmake DESTINATION "${tandem_package}")
 install(EXPORT tandem NAMESPACE tandem:: FILE tandem-targets.cmake DESTINATION "${tandem_package}")
 
 configure_package_config_file(
@@ -26,4 +28,5 @@ install(FILES
   "${PROJECT_BINARY_DIR}/tandem-config.cmake"
   "${PROJECT_BINARY_DIR}/tandem-config-version.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/FindLibtorch.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/FindIsaL.cmake"
   DESTINATION "${tandem_package}")

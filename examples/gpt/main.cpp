@@ -21,11 +21,9 @@ namespace {
 constexpr int failed = 1;
 constexpr int not_possible = 2;  // what the user asked for
 
-/// spawn returns a dead rank's status, or 128 + the number of the signal by which the user ended the run.
-int exit_status(int spawned) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
-    if (spawned == 128 + signal) return spawned;
-  }
+/// A run that the user ended tells so; a rank that ended is a failure, whatever ended it.
+int exit_status(int spawned, int interrupted_by) {
+  if (interrupted_by != 0) return 128 + interrupted_by;
   return spawned == 0 || spawned == not_possible ? spawned : failed;
 }
 
@@ -48,11 +46,16 @@ int run(int argument_count, char** arguments) {
   tandem::SpawnOptions how;
   how.notice = [](const std::string& text) { std::cerr << "train: " << text << std::endl; };
   const auto rank = [&] { return gpt::train(options, corpus); };
+  int interrupted_by = 0;
+  how.interrupted_by = &interrupted_by;
+  // A rank that is stopped cannot be told; nobody shall wait longer than a second for it.
+  how.farewell = std::chrono::milliseconds(300);
+  how.grace = std::chrono::milliseconds(300);
   const int status = tandem::spawn(options.ranks, rank, how);
   // At once: libtorch would take its time to dismantle what this process has never used, and when a rank has died all
   // shall be over within a second.
   std::cout.flush();
-  std::_Exit(exit_status(status));
+  std::_Exit(exit_status(status, interrupted_by));
 }
 
 }  // namespace

@@ -3,9 +3,14 @@
 #include "gpt/options.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
+#include <string>
+#include <system_error>
 
 #include <CLI/CLI.hpp>
 
@@ -14,6 +19,28 @@
 namespace gpt {
 namespace {
 
+/// Says in its own words what CLI11 would call "Could not convert".
+CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
+  const auto check = [=](const std::string& text) -> std::string {
+    std::uint64_t value = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, fault] = std::from_chars(text.data(), end, value);
+    if (fault == std::errc() && stop == end && value >= least && value <= most) return {};
+    return text + " is not a whole number from " + std::to_string(least) + " to " + std::to_string(most);
+  };
+  return CLI::Validator(check, "");
+}
+
+/// What the system could give to new processes now, in bytes.
+std::uint64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string word; file >> word;) {
+    std::uint64_t kilobytes = 0;
+    if (word == "MemAvailable:" && file >> kilobytes) return kilobytes * 1024;
+  }
+  return std::numeric_limits<std::uint64_t>::max();
+}
+
 /// Above this a rank count is a slip of the finger: hundreds of ranks to a core would only wait for each other.
 constexpr int most_ranks_per_core = 64;
 
@@ -21,7 +48,6 @@ int checked_ranks(std::optional<int> asked, Strategy strategy, const Setting& se
   const auto refuse = [&](const std::string& why) {
     throw InputError("--ranks " + std::to_string(asked.value_or(*setting.launched_ranks)) + " cannot be: " + why);
   };
-  if (asked && *asked < 1) refuse("there must be at least one rank");
   if (setting.launched_ranks && asked.value_or(*setting.launched_ranks) != *setting.launched_ranks) {
     refuse("the launcher has started " + std::to_string(*setting.launched_ranks));
   }
@@ -36,6 +62,14 @@ int checked_ranks(std::optional<int> asked, Strategy strategy, const Setting& se
   const int most = most_ranks_per_core * setting.cores;
   if (ranks > most) {
     refuse("this machine's " + std::to_string(setting.cores) + " cores carry at most " + std::to_string(most));
+  }
+  // libtorch, a model and its optimizer, and the rings between each two ranks.
+  const std::uint64_t each =
+      (std::uint64_t{200} << 20) + static_cast<std::uint64_t>(ranks) * (std::uint64_t{648} << 10);
+  if (const std::uint64_t available = available_memory();
+      ranks > 2 && static_cast<std::uint64_t>(ranks) * each > available) {
+    refuse("they need about " + std::to_string(static_cast<std::uint64_t>(ranks) * each >> 30) +
+           " GiB of memory, and " + std::to_string(available >> 30) + " are available");
   }
   return ranks;
 }
@@ -57,21 +91,23 @@ std::variant<Options, std::string> parse(int argument_count, const char* const* 
   std::string strategy = name_of(options.strategy);
 
   CLI::App app("Trains a character-level GPT on several processes and prints a sample of what it writes.", "train");
-  app.add_option("--ranks", ranks, "processes that train together (default: one per core, at least 2)");
+  app.add_option("--ranks", ranks, "processes that train together (default: one per core, at least 2)")
+      ->check(whole_number(1, 1024));
   app.add_option("--strategy", strategy, "single: one process, without tandem; ddp: data parallel")
       ->check(CLI::IsMember({"single", "ddp"}))
       ->capture_default_str();
   app.add_option("--transport", options.transport, "what the ranks exchange data over")
       ->check(CLI::IsMember({"shm"}))
       ->capture_default_str();
-  app.add_option("--steps", steps, "optimizer steps (default: 30, 2400 or 5000, by preset)");
+  app.add_option("--steps", steps, "optimizer steps (default: 30, 2400 or 5000, by preset)")
+      ->check(whole_number(1, 1'000'000'000));
   app.add_option("--preset", preset, "size of the model and length of the run")
       ->check(CLI::IsMember({"tiny", "small", "base"}))
       ->capture_default_str();
   app.add_option("--data", options.data, "any UTF-8 text to train on (default: Shakespeare's plays)");
   app.add_option("--json", options.json, "file that receives the results");
   app.add_option("--seed", options.seed, "of weights, batches and sample")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
   app.add_flag("--verify", options.verify,
                "train again in one process that adds up what the ranks would have, and count the weights that differ");
@@ -87,8 +123,6 @@ std::variant<Options, std::string> parse(int argument_count, const char* const* 
   options.ranks = checked_ranks(ranks, options.strategy, setting);
   options.preset = *std::ranges::find(presets, preset, [](const Preset& one) { return std::string(one.name); });
   options.steps = steps.value_or(options.preset.steps);
-  if (options.steps < 1)
-    throw InputError("--steps " + std::to_string(options.steps) + " cannot be: at least one is needed");
   if (options.data.empty()) throw InputError("no text to train on; give one with --data, or start scripts/train");
   if (!options.json.empty()) require_writable(options.json);
   return options;

@@ -155,18 +155,18 @@ def refusals(folder):
         (["--data", folder / "short", "--preset", "tiny"], "has 329 characters; a context of 32 needs at least 330"),
         (["--data", folder / "binary"], "is not UTF-8"),
         ([], "no text to train on"),
-        (["--data", data, "--ranks", "0"], "there must be at least one rank"),
-        (["--data", data, "--ranks", "-2"], "there must be at least one rank"),
-        (["--data", data, "--ranks", "two"], "two"),
-        (["--data", data, "--ranks", str(1000 * cores)], "cannot be"),
-        (["--data", data, "--ranks", "99999999999999999999"], "--ranks"),
+        (["--data", data, "--ranks", "0"], "--ranks: 0 is not a whole number from 1 to 1024"),
+        (["--data", data, "--ranks", "-2"], "--ranks: -2 is not a whole number"),
+        (["--data", data, "--ranks", "two"], "--ranks: two is not a whole number"),
+        (["--data", data, "--ranks", str(65 * cores)], "cannot be"),
+        (["--data", data, "--ranks", "99999999999999999999"], "--ranks: 99999999999999999999 is not"),
         (["--data", data, "--ranks", "2", "--strategy", "single"], "single trains in one process"),
         (["--data", data, "--strategy", "zero"], "zero"),
         (["--data", data, "--transport", "pigeon"], "pigeon"),
         (["--data", data, "--preset", "huge"], "huge"),
-        (["--data", data, "--steps", "0"], "at least one"),
-        (["--data", data, "--steps", "1.5"], "1.5"),
-        (["--data", data, "--seed", "-1"], "-1"),
+        (["--data", data, "--steps", "0"], "--steps: 0 is not a whole number from 1"),
+        (["--data", data, "--steps", "1.5"], "--steps: 1.5 is not a whole number"),
+        (["--data", data, "--seed", "-1"], "--seed: -1 is not a whole number from 0"),
         (["--data", data, "--json", folder / "missing/results.json"], "cannot write to the file"),
     ]
     for arguments, said in cases:
@@ -247,6 +247,17 @@ def killed(folder):
             os.kill(running.ranks[victim], signal.SIGKILL)
             running.end(1, f"rank {victim} was killed by signal 9", within=3)
         while_running(folder, ranks, kill)
+
+    def kill_by_the_signal_of_a_user(running):
+        os.kill(running.ranks[1], signal.SIGTERM)
+        running.end(1, "rank 1 was killed by signal 15", within=3)  # a dead rank, not a run that the user ended
+    while_running(folder, 2, kill_by_the_signal_of_a_user)
+
+    def kill_beside_a_stopped_one(running):
+        os.kill(running.ranks[1], signal.SIGSTOP)
+        os.kill(running.ranks[0], signal.SIGKILL)
+        running.end(1, "rank 0 was killed by signal 9", within=2)
+    while_running(folder, 2, kill_beside_a_stopped_one)
 
     def kill_the_program(running):  # which can then say nothing; but the ranks end
         running.program.kill()

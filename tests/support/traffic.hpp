@@ -59,7 +59,7 @@ inline Error run_until_error(World& world, Traffic traffic, const CallOptions& o
     while (true) {
       switch (traffic) {
         case Traffic::direct:
-          all_reduce<Direct>(world, window, Max{}, options);
+          all_reduce<DirectIfAny>(world, window, Max{}, options);
           break;
         case Traffic::ring:
           all_reduce<Ring>(world, all, Max{}, options);
@@ -112,7 +112,7 @@ inline World join_again(const std::string& name, int rank, int size) {
   JoinOptions options;
   options.identity = Identity{rank, size, rank, size, name, "the test"};
   options.timeout = std::chrono::seconds(30);
-  return join<ShmRing>(options);
+  return join<TestTransport>(options);
 }
 
 }  // namespace tandem::test

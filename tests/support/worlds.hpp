@@ -1,23 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads over one mapping, for laws that ThreadSanitizer has to see both ends of. A rank that fails lets go
-// of its communicator, so the others learn of it instead of waiting.
+// The transport that a test runs on, and ranks as threads: over one mapping, for laws that ThreadSanitizer has to see
+// both ends of. A rank that fails lets go of its communicator, so the others learn of it instead of waiting.
 #pragma once
 
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <functional>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "tandem/collective/algorithm.hpp"
 #include "tandem/comm/join.hpp"
+#if defined(TANDEM_TEST_TRANSPORT_TCP)
+#include "tandem/transport/tcp.hpp"
+#endif
 
 namespace tandem::test {
 
-using World = Communicator<ShmRing>;
+#if defined(TANDEM_TEST_TRANSPORT_TCP)
+using TestTransport = Tcp;
+#else
+using TestTransport = ShmRing;
+#endif
+using World = Communicator<TestTransport>;
+using DirectIfAny = std::conditional_t<TestTransport::has_windows, Direct, Auto>;
 
 /// Generous: it ends a test that hangs, and must not end one that is merely slow under a sanitizer.
 inline constexpr std::chrono::seconds law_timeout{120};
@@ -40,6 +54,31 @@ inline void on_worlds(std::vector<World> worlds, const std::function<void(World&
   for (auto& thread : threads) thread.join();
 }
 
+#if defined(TANDEM_TEST_TRANSPORT_TCP)
+
+/// `ranks` ranks as threads of this process, connected as processes are.
+inline void on_threads(int ranks, const std::function<void(World&)>& body, JoinOptions options = {}) {
+  static std::atomic<int> number{0};
+  const std::string job = "a test " + std::to_string(::getpid()) + " " + std::to_string(++number);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        JoinOptions own = options;
+        if (!own.timeout) own.timeout = law_timeout;
+        own.identity = Identity{rank, ranks, rank, ranks, job, "the test"};
+        World world = join<TestTransport>(own);
+        body(world);
+      } catch (const std::exception& error) {
+        FAIL_CHECK("rank " << rank << " of " << ranks << " threw: " << error.what());
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+#else
+
 /// The in-process world of `ranks` ranks.
 inline void on_threads(int ranks, const std::function<void(World&)>& body, JoinOptions options = {}) {
   if (!options.timeout) options.timeout = law_timeout;
@@ -58,5 +97,7 @@ inline void on_threads_with_small_rings(int ranks, const std::function<void(Worl
   }
   on_worlds(std::move(worlds), body);
 }
+
+#endif
 
 }  // namespace tandem::test

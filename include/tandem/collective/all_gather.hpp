@@ -25,9 +25,10 @@ namespace tandem {
 /// Bytes this rank moves, for D bytes in all and a slice of S: slices up to 8 KiB and Direct D - S loaded; Ring D less
 /// the slice before its own; Pairwise (N-1) S. Throws Error: argument (nothing was announced), mismatch (on all ranks,
 /// no data touched), dead_peer, timeout, poisoned.
-template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, WindowTransport T, Element E>
+template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, ControlTransport T, Element E>
 void all_gather(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                 const CallOptions& options = {}, CallSite site = CallSite::here()) {
+  detail::check_algorithm<Algorithm, T>();
   auto& protocol = comm.protocol();
   protocol.require_usable();
   const int ranks = comm.size();
@@ -66,19 +67,21 @@ void all_gather(Communicator<T>& comm, std::type_identity_t<std::span<const E>> 
     if (slice(0).size() * sizeof(E) <= detail::Block::eager_bytes) {
       std::byte* const stage = protocol.stage(Verb::all_gather);
       if (!input.empty()) copy_bytes(stage, input.data(), input.size_bytes());
+      protocol.staging().show(input.size_bytes());
       auto operation = protocol.post(call, options, 0, 0);
       keep_own();
       protocol.await_posts(operation);
-      const auto moved = load([&](int member) { return protocol.staged(member); });
-      for (int member = 0; member < ranks; ++member) protocol.unstage(member, slice(member).size() * sizeof(E));
+      const auto moved = load([&](int member) { return protocol.staging().of(member); });
+      for (int member = 0; member < ranks; ++member)
+        protocol.staging().release(member, slice(member).size() * sizeof(E));
       return protocol.finish(operation, others, moved);
     }
   }
 
   // Only inputs are read across ranks, so only they have to be registered.
-  auto operation = protocol.post(call, options, comm.arena()->offset_of(input.data(), input.size_bytes()), 0);
+  auto operation = protocol.post(call, options, protocol.place_of(input.data(), input.size_bytes()), 0);
   keep_own();
-  protocol.await_posts(operation);
+  protocol.begin(operation);
   if constexpr (OneOf<Algorithm, Auto, Direct>) {
     if (protocol.all_registered(operation)) {
       const auto moved = load([&](int member) { return protocol.input_of(operation, member); });

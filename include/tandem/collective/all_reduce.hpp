@@ -75,11 +75,12 @@ void reduce_alone(Protocol<T>& protocol, const Call& call, const CallOptions& op
 /// synchronisation; Direct 2 (N-1) / N D in two; Ring 2 D (N-1) / N; Pairwise the same in fewer hops; Naive (N-1) D.
 /// Throws Error: argument (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout,
 /// poisoned.
-template <OneOf<Auto, Direct, Ring, Pairwise, Naive> Algorithm = Auto, Order Order = GlooRing, WindowTransport T,
+template <OneOf<Auto, Direct, Ring, Pairwise, Naive> Algorithm = Auto, Order Order = GlooRing, ControlTransport T,
           Element E, class Op>
 requires Reduction<Op, E>
 void all_reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                 const Op& op, const CallOptions& options = {}, CallSite site = CallSite::here()) {
+  detail::check_algorithm<Algorithm, T>();
   auto& protocol = comm.protocol();
   protocol.require_usable();
   detail::require_count(Verb::all_reduce, comm.rank(), "output", output.size(), input.size(), site);
@@ -99,9 +100,8 @@ void all_reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> 
     }
   }
 
-  const auto& arena = *comm.arena();
-  std::uint64_t input_place = arena.offset_of(input.data(), input.size_bytes());
-  std::uint64_t output_place = arena.offset_of(output.data(), output.size_bytes());
+  std::uint64_t input_place = protocol.place_of(input.data(), input.size_bytes());
+  std::uint64_t output_place = protocol.place_of(output.data(), output.size_bytes());
   const bool small = std::same_as<Algorithm, Auto> && input.size_bytes() <= detail::Block::eager_bytes;
   if (small) {
     std::byte* const stage = protocol.stage(Verb::all_reduce);
@@ -110,10 +110,11 @@ void all_reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> 
     if (input_place == Arena::private_memory || output_place == Arena::private_memory) {
       input_place = Arena::private_memory;
       copy_bytes(stage, input.data(), input.size_bytes());
+      protocol.staging().show(input.size_bytes());
     }
   }
   auto operation = protocol.post(call, options, input_place, output_place);
-  protocol.await_posts(operation);
+  small ? protocol.await_posts(operation) : protocol.begin(operation);
   if constexpr (OneOf<Algorithm, Auto, Direct>) {
     const auto registration = protocol.registration(operation);
     if (registration == detail::Registration::all) {
@@ -126,9 +127,9 @@ void all_reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> 
     if (small && registration == detail::Registration::none) {
       const auto own = std::as_bytes(input).data();
       const auto moved = detail::fold_everything(protocol, op, table, output.data(), [&](int member) {
-        return member == comm.rank() ? own : protocol.staged(member);
+        return member == comm.rank() ? own : protocol.staging().of(member);
       });
-      for (int member = 0; member < comm.size(); ++member) protocol.unstage(member, input.size_bytes());
+      for (int member = 0; member < comm.size(); ++member) protocol.staging().release(member, input.size_bytes());
       return protocol.finish(operation, predict::eager(input.size_bytes(), comm.size()), moved);
     }
   }
@@ -140,7 +141,7 @@ void all_reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> 
 }
 
 /// In place: `data` is input and output.
-template <OneOf<Auto, Direct, Ring, Pairwise, Naive> Algorithm = Auto, Order Order = GlooRing, WindowTransport T,
+template <OneOf<Auto, Direct, Ring, Pairwise, Naive> Algorithm = Auto, Order Order = GlooRing, ControlTransport T,
           Element E, class Op>
 requires Reduction<Op, E>
 void all_reduce(Communicator<T>& comm, std::span<E> data, const Op& op, const CallOptions& options = {},

@@ -9,7 +9,7 @@ namespace tandem {
 
 /// Returns when all ranks have called it. One synchronisation, 0 bytes of payload.
 /// Throws Error: dead_peer (naming the rank), timeout (naming the rank that did not come), mismatch, poisoned.
-template <WindowTransport T>
+template <ControlTransport T>
 void barrier(Communicator<T>& comm, const CallOptions& options = {}, CallSite site = CallSite::here()) {
   auto& protocol = comm.protocol();
   protocol.require_usable();

@@ -21,9 +21,10 @@ namespace tandem {
 /// Bytes this rank moves, for D bytes: up to 8 KiB and Direct D loaded by each but root; Ring D sent by each but the
 /// last of the chain; Naive (N-1) D sent by root. Only root's buffer needs to be registered for Direct. Throws Error:
 /// argument (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
-template <OneOf<Auto, Direct, Ring, Naive> Algorithm = Auto, WindowTransport T, Element E>
+template <OneOf<Auto, Direct, Ring, Naive> Algorithm = Auto, ControlTransport T, Element E>
 void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOptions& options = {},
                CallSite site = CallSite::here()) {
+  detail::check_algorithm<Algorithm, T>();
   auto& protocol = comm.protocol();
   protocol.require_usable();
   const int ranks = comm.size();
@@ -44,18 +45,21 @@ void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOpt
   if constexpr (std::same_as<Algorithm, Auto>) {
     if (data.size_bytes() <= detail::Block::eager_bytes) {
       std::byte* const stage = protocol.stage(Verb::broadcast);
-      if (rank == root && !data.empty()) copy_bytes(stage, data.data(), data.size_bytes());
+      if (rank == root && !data.empty()) {
+        copy_bytes(stage, data.data(), data.size_bytes());
+        protocol.staging().show(data.size_bytes());
+      }
       auto operation = protocol.post(call, options, 0, 0);
       protocol.await_posts(operation);
-      const auto moved = load(protocol.staged(root));
-      protocol.unstage(root, moved);
+      const auto moved = load(protocol.staging().of(root));
+      protocol.staging().release(root, moved);
       return protocol.finish(operation, loaded, moved);
     }
   }
 
-  const std::uint64_t place = rank == root ? comm.arena()->offset_of(data.data(), data.size_bytes()) : 0;
+  const std::uint64_t place = rank == root ? protocol.place_of(data.data(), data.size_bytes()) : 0;
   auto operation = protocol.post(call, options, place, 0);
-  protocol.await_posts(operation);
+  protocol.begin(operation);
   if constexpr (OneOf<Algorithm, Auto, Direct>) {
     if (protocol.all_registered(operation)) {
       const auto moved = load(protocol.input_of(operation, root));

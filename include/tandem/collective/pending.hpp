@@ -12,7 +12,7 @@ namespace tandem {
 
 /// An all-reduce that has been announced. Move-only; the buffer must live, and the communicator stay where it is, until
 /// finish() has returned. One that is dropped unfinished gives the communicator up, since peers wait for this rank.
-template <WindowTransport T, Element E, class Op>
+template <ControlTransport T, Element E, class Op>
 class [[nodiscard]] PendingAllReduce {
  public:
   PendingAllReduce(detail::Protocol<T>& protocol, const Call& call, const CallOptions& options, std::span<E> data,
@@ -117,9 +117,10 @@ class [[nodiscard]] PendingAllReduce {
 
 /// Announces an in-place all-reduce of `data` and returns at once. All ranks begin theirs in the same order and finish
 /// them in any; at most 31 operations may follow the oldest unfinished one. Registered buffers make progress in poll(),
-/// others in finish() and in any later collective that waits. (A message is no collective: a rank that receives from
-/// another does not help it finish.) Same result, bytes and errors as all_reduce(comm, data, op).
-template <Order Order = GlooRing, WindowTransport T, Element E, class Op>
+/// others in finish() and in any later collective of this communicator that waits. (Another communicator's collectives
+/// and messages do not help: finish before you wait there for a rank that may still be finishing here.) Same result,
+/// bytes and errors as all_reduce(comm, data, op).
+template <Order Order = GlooRing, ControlTransport T, Element E, class Op>
 requires Reduction<Op, E> PendingAllReduce<T, E, Op> begin_all_reduce(Communicator<T>& comm, std::span<E> data,
                                                                       const Op& op, const CallOptions& options = {},
                                                                       CallSite site = CallSite::here()) {

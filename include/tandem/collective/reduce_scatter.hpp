@@ -2,8 +2,12 @@
 // Every rank gives a whole buffer and gets its slice of the reduction of all of them.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -28,21 +32,28 @@ std::uint64_t reduce_scatter_by_ring(Protocol<T>& protocol, Operation& operation
                                      const E* input, E* output, Range slice) {
   const int ranks = protocol.size();
   const Range chunk = table.chunk(protocol.rank());
-  std::vector<E> complete(chunk.size());
+  // Bytes, since elements need neither a default constructor nor to be what std::vector takes them for (bool).
+  const std::size_t complete_bytes = round_up(chunk.size() * sizeof(E), std::max(alignof(E), cache_line_bytes));
+  const auto free_complete = [](E* memory) { std::free(memory); };
+  const std::unique_ptr<E, decltype(free_complete)> complete(
+      static_cast<E*>(
+          std::aligned_alloc(std::max(alignof(E), cache_line_bytes), std::max(complete_bytes, cache_line_bytes))),
+      free_complete);
+  if (complete == nullptr) throw std::bad_alloc();
   std::vector<RingStep> steps;
   for (int k = 0; k < ranks - 1; ++k) {
     const bool last = k == ranks - 2;
     steps.push_back({table.chunk((protocol.rank() + 2 + k) % ranks), true, last, last, !last});
   }
   // Only the last step stores, and only this chunk: shift the base so that it lands at the scratch buffer's start.
-  const std::uintptr_t shifted = reinterpret_cast<std::uintptr_t>(complete.data()) - chunk.begin * sizeof(E);
+  const std::uintptr_t shifted = reinterpret_cast<std::uintptr_t>(complete.get()) - chunk.begin * sizeof(E);
   E* const base = reinterpret_cast<E*>(shifted);
   std::uint64_t sent =
       RingFlow<T, E, Op>(protocol, operation, op, input, base, table.chunk((protocol.rank() + 1) % ranks), steps).run();
 
   const Range kept = intersect(chunk, slice);
   if (!kept.empty()) {
-    copy_bytes(output + (kept.begin - slice.begin), complete.data() + (kept.begin - chunk.begin),
+    copy_bytes(output + (kept.begin - slice.begin), complete.get() + (kept.begin - chunk.begin),
                kept.size() * sizeof(E));
   }
   const std::uintptr_t whole_output = reinterpret_cast<std::uintptr_t>(output) - slice.begin * sizeof(E);
@@ -61,11 +72,12 @@ std::uint64_t reduce_scatter_by_ring(Protocol<T>& protocol, Operation& operation
 /// this rank moves, for D bytes in all and a slice of S: up to 8 KiB (N-1) D; Direct (N-1) S loaded; Pairwise D - S
 /// sent; Ring D less what of its chunk lies in its slice. Throws Error: argument (nothing was announced), mismatch (on
 /// all ranks, no data touched), dead_peer, timeout, poisoned.
-template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, Order Order = GlooRing, WindowTransport T, Element E,
+template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, Order Order = GlooRing, ControlTransport T, Element E,
           class Op>
 requires Reduction<Op, E>
 void reduce_scatter(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                     const Op& op, const CallOptions& options = {}, CallSite site = CallSite::here()) {
+  detail::check_algorithm<Algorithm, T>();
   auto& protocol = comm.protocol();
   protocol.require_usable();
   const int ranks = comm.size();
@@ -79,27 +91,27 @@ void reduce_scatter(Communicator<T>& comm, std::type_identity_t<std::span<const 
 
   if constexpr (std::same_as<Algorithm, Auto>) {
     if (input.size_bytes() <= detail::Block::eager_bytes) {
-      if (!input.empty())
-        copy_bytes(protocol.stage(Verb::reduce_scatter), input.data(), input.size_bytes());
-      else
-        protocol.stage(Verb::reduce_scatter);
+      std::byte* const stage = protocol.stage(Verb::reduce_scatter);
+      if (!input.empty()) copy_bytes(stage, input.data(), input.size_bytes());
+      protocol.staging().show(input.size_bytes());
       auto operation = protocol.post(call, options, 0, 0);
       protocol.await_posts(operation);
       detail::PerRank<const E*> inputs(ranks);
       for (int member = 0; member < ranks; ++member) {
-        inputs[member] = member == comm.rank() ? input.data() : reinterpret_cast<const E*>(protocol.staged(member));
+        inputs[member] =
+            member == comm.rank() ? input.data() : reinterpret_cast<const E*>(protocol.staging().of(member));
       }
       E* const destination = output.data();
       const std::size_t folded = fold_range(op, table, slice, inputs.data(), &destination, 1, 0, slice.begin);
-      for (int member = 0; member < ranks; ++member) protocol.unstage(member, input.size_bytes());
+      for (int member = 0; member < ranks; ++member) protocol.staging().release(member, input.size_bytes());
       const std::uint64_t moved = folded * sizeof(E) * static_cast<std::uint64_t>(ranks - 1);
       return protocol.finish(operation, predict::eager(slice.size() * sizeof(E), ranks), moved);
     }
   }
 
   // Only inputs are read across ranks, so only they have to be registered.
-  auto operation = protocol.post(call, options, comm.arena()->offset_of(input.data(), input.size_bytes()), 0);
-  protocol.await_posts(operation);
+  auto operation = protocol.post(call, options, protocol.place_of(input.data(), input.size_bytes()), 0);
+  protocol.begin(operation);
   if constexpr (OneOf<Algorithm, Auto, Direct>) {
     if (protocol.all_registered(operation)) {
       detail::PerRank<const E*> inputs(ranks);

@@ -42,12 +42,14 @@ bool drain(Protocol<T>& protocol) {
 }
 
 template <class T>
-void send_bytes(Protocol<T>& protocol, Operation& operation, int to, std::span<const std::byte> bytes) {
+std::uint64_t send_bytes(Protocol<T>& protocol, Operation& operation, int to, std::span<const std::byte> bytes) {
+  std::uint64_t sent = 0;
   const int peer = protocol.endpoint_of(to);
   Backoff backoff(protocol.pauses());
   while (!bytes.empty()) {
     const std::size_t part = protocol.endpoint().send_some(peer, Channel::point_to_point, bytes);
     bytes = bytes.subspan(part);
+    sent += part;
     // While the other end does not take: it may be sending to this one.
     if (part != 0 || (!bytes.empty() && drain(protocol))) {
       backoff = Backoff(protocol.pauses());
@@ -57,6 +59,7 @@ void send_bytes(Protocol<T>& protocol, Operation& operation, int to, std::span<c
       return !protocol.endpoint().outgoing(peer, Channel::point_to_point).reserve().empty();
     });
   }
+  return sent;
 }
 
 template <class T>
@@ -83,7 +86,7 @@ void recv_bytes(Protocol<T>& protocol, Operation& operation, int from, std::span
 /// order sent. Returns when `data` may be changed, perhaps before the other has it (up to 128 KiB are buffered); two
 /// ranks that both send first do not block each other. Moves the data's bytes and a header of 128. Throws Error:
 /// argument, dead_peer, timeout, poisoned.
-template <WindowTransport T, Element E>
+template <ControlTransport T, Element E>
 void send(Communicator<T>& comm, std::span<const E> data, int to, const CallOptions& options = {},
           CallSite site = CallSite::here()) {
   auto& protocol = comm.protocol();
@@ -95,23 +98,23 @@ void send(Communicator<T>& comm, std::span<const E> data, int to, const CallOpti
   detail::Envelope header{operation.sequence, Fingerprint::of(call, protocol.id()), {}};
   const std::string place = site.text();
   std::memcpy(header.site, place.data(), std::min(place.size(), sizeof header.site - 1));
-  detail::send_bytes(protocol, operation, to, std::as_bytes(std::span(&header, 1)));
-  detail::send_bytes(protocol, operation, to, std::as_bytes(data));
-  const std::uint64_t moved = sizeof header + data.size_bytes();
+  std::uint64_t moved = detail::send_bytes(protocol, operation, to, std::as_bytes(std::span(&header, 1)));
+  moved += detail::send_bytes(protocol, operation, to, std::as_bytes(data));
   protocol.finish(operation, sizeof header + call.bytes(), moved);
 }
 
 /// The same for a span of elements that could be changed.
-template <WindowTransport T, Element E>
+template <ControlTransport T, Element E>
 void send(Communicator<T>& comm, std::span<E> data, int to, const CallOptions& options = {},
           CallSite site = CallSite::here()) {
   send(comm, std::span<const E>(data), to, options, site);
 }
 
-/// Receives the next message of rank `from` into `data`; its count and type must be those sent.
+/// Receives the next message of rank `from` into `data`; its count and type must be those sent, over this communicator:
+/// two processes that exchange messages over several communicators receive them in the order in which they were sent.
 /// Moves no bytes of its own: the sender's count. Throws Error: argument, mismatch (naming both call sites; `data` is
 /// untouched), dead_peer, timeout, poisoned.
-template <WindowTransport T, Element E>
+template <ControlTransport T, Element E>
 void recv(Communicator<T>& comm, std::span<E> data, int from, const CallOptions& options = {},
           CallSite site = CallSite::here()) {
   auto& protocol = comm.protocol();

@@ -130,7 +130,10 @@ template <class T>
 class ArenaArray {
  public:
   ArenaArray(std::shared_ptr<Arena> arena, std::size_t count)
-      : arena_(std::move(arena)), data_(static_cast<T*>(arena_->allocate(count * sizeof(T)))), count_(count) {}
+      : arena_(std::move(arena)),
+        // A product that would wrap asks for more than any arena has.
+        data_(static_cast<T*>(arena_->allocate(count > SIZE_MAX / sizeof(T) ? SIZE_MAX : count * sizeof(T)))),
+        count_(count) {}
   ArenaArray(ArenaArray&& other) noexcept
       : arena_(std::move(other.arena_)),
         data_(std::exchange(other.data_, nullptr)),

@@ -3,7 +3,7 @@
 // operations, and room for small messages. Knows the layout and who writes what; decides nothing.
 //
 // One writer each: a block is written by its owner alone and read by all (but for staging that a lone reader is through
-// with: see Protocol::unstage). A line is filled, then published by storing
+// with: see Staging::release). A line is filled, then published by storing
 // its operation's sequence number with release; a reader that sees that number with acquire sees the whole line.
 // A line is used again `line_count` operations later. That is safe without any further flag because at most
 // max_pending operations of a rank are unfinished at a time and each operation waits for the posts of all ranks:
@@ -57,6 +57,8 @@ struct Block {
   static constexpr std::size_t site_bytes = 256;
   /// Room for both call sites with long paths; a peer that adopts a failure repeats these words.
   static constexpr std::size_t cause_bytes = 1280;
+  /// Of culprit, kind and cause, which follow `failed`.
+  static constexpr std::size_t failure_bytes = sizeof(std::int32_t) + sizeof(std::uint32_t) + cause_bytes;
 
   Line lines[line_count];
 
@@ -68,7 +70,7 @@ struct Block {
   alignas(line_pair_bytes) std::atomic<std::uint64_t> waits_for;
 
   // Written once, when the owner gives the communicator up.
-  alignas(line_pair_bytes) std::atomic<std::uint32_t> failed;
+  alignas(line_pair_bytes) std::atomic<std::uint64_t> failed;
   std::int32_t culprit;
   std::uint32_t kind;
   char cause[cause_bytes];

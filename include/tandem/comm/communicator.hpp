@@ -20,7 +20,7 @@ namespace tandem {
 ///
 /// Every blocking call has a deadline (timeout()). After one failure every later call throws Error(poisoned) at once;
 /// the content of buffers that took part in a failed operation is unspecified. A process may then join again.
-template <WindowTransport T>
+template <ControlTransport T>
 class Communicator {
  public:
   using Transport = T;

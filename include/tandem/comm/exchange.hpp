@@ -20,16 +20,18 @@ std::vector<std::byte> exchange(Protocol<T>& protocol, Verb verb, std::span<cons
   protocol.require_usable();
   const Call call{verb, Dtype::opaque, 0, 1, -1, 0, mine.size(), site};
   copy_bytes(protocol.stage(verb), mine.data(), mine.size());
+  protocol.staging().show(mine.size());
   Operation operation = protocol.post(call, options, 0, 0);
   protocol.await_posts(operation);
   std::vector<std::byte> all;
+  std::uint64_t loaded = 0;
   for (int member = 0; member < protocol.size(); ++member) {
-    const std::byte* const theirs = member == protocol.rank() ? mine.data() : protocol.staged(member);
+    const std::byte* const theirs = member == protocol.rank() ? mine.data() : protocol.staging().of(member);
     all.insert(all.end(), theirs, theirs + mine.size());
-    protocol.unstage(member, mine.size());
+    if (member != protocol.rank()) loaded += mine.size();
+    protocol.staging().release(member, mine.size());
   }
-  const std::uint64_t moved = static_cast<std::uint64_t>(protocol.size() - 1) * mine.size();
-  protocol.finish(operation, moved, moved);
+  protocol.finish(operation, static_cast<std::uint64_t>(protocol.size() - 1) * mine.size(), loaded);
   return all;
 }
 

@@ -17,7 +17,7 @@
 
 namespace tandem {
 
-template <WindowTransport T>
+template <ControlTransport T>
 class HostMemory {
  public:
   explicit HostMemory(T endpoint)
@@ -48,12 +48,18 @@ class HostMemory {
     }
     detail::Block& fresh = block(endpoint_->rank(), range->begin);
     fresh.clear();
+    if (fresh.generation.load(std::memory_order_relaxed) != 0) show_to_all(fresh);  // copies of it hold its last use
     return {range->begin, fresh.generation.load(std::memory_order_relaxed)};
   }
   /// The own block is not needed any more; `others` are the blocks of the communicator's other members.
   void retire(detail::BlockPlace own, std::vector<std::pair<int, detail::BlockPlace>> others) noexcept {
     const std::lock_guard lock(mutex_);
-    block(endpoint_->rank(), own.offset).generation.store(own.generation + 1, std::memory_order_release);
+    auto& generation = block(endpoint_->rank(), own.offset).generation;
+    generation.store(own.generation + 1, std::memory_order_release);
+    std::vector<int> peers;
+    for (const auto& [peer, place] : others) peers.push_back(peer);
+    endpoint_->publish(peers, std::as_bytes(std::span(&generation, 1)));
+    endpoint_->wake(generation);
     retired_.push_back({own, std::move(others)});
   }
   /// Messages of a peer that were taken off its channel before anybody asked for them.
@@ -69,6 +75,13 @@ class HostMemory {
     std::vector<std::pair<int, detail::BlockPlace>> others;
   };
 
+  void show_to_all(const detail::Block& block) {
+    std::vector<int> peers;
+    for (int peer = 0; peer < endpoint_->size(); ++peer) {
+      if (peer != endpoint_->rank()) peers.push_back(peer);
+    }
+    endpoint_->publish(peers, std::as_bytes(std::span(&block, 1)).first(offsetof(detail::Block, staging)));
+  }
   void reclaim() {
     std::erase_if(retired_, [this](const Retired& it) {
       for (const auto& [peer, place] : it.others) {

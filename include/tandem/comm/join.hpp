@@ -41,27 +41,28 @@ inline std::chrono::nanoseconds default_timeout() {
   const auto seconds = environment_integer("TANDEM_TIMEOUT", 1, 1000000000);
   return std::chrono::seconds(seconds.value_or(300));
 }
-/// All of the host's memory, or a part of a smaller address space limit: every rank maps every rank's arena.
+/// All of the host's memory, or less where the address space is smaller: every rank maps every rank's arena, and half
+/// of the 2^47 bytes that a process has on most machines is left to others.
 inline std::size_t default_arena_bytes(int ranks) {
   std::size_t bytes =
       static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  bytes = std::min<std::size_t>(bytes, (std::size_t{1} << 46) / static_cast<std::size_t>(ranks));
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
     bytes = std::min<std::size_t>(bytes, limit.rlim_cur / (2 * static_cast<std::size_t>(ranks)));
   }
   return round_up(bytes, page_bytes);
 }
-template <WindowTransport T>
+template <ControlTransport T>
 Communicator<T> make_world(T endpoint, const JoinOptions& options, std::chrono::nanoseconds timeout) {
   const int size = endpoint.size();
   const int rank = endpoint.rank();
-  const int endpoint_processors = endpoint.processors();
+  const bool crowded = endpoint.crowded();
   auto host = std::make_shared<HostMemory<T>>(std::move(endpoint));
   // Every rank's first block lies at the same place, so the world needs no exchange before its first operation.
   const BlockPlace place = host->new_block();
   std::vector<int> members(static_cast<std::size_t>(size));
   std::iota(members.begin(), members.end(), 0);
-  const bool crowded = size > endpoint_processors;
   return Communicator<T>(std::make_unique<Protocol<T>>(std::move(host), std::move(members), rank, 1U,
                                                        std::vector<BlockPlace>(static_cast<std::size_t>(size), place),
                                                        timeout, crowded, options.notice));
@@ -72,21 +73,17 @@ Communicator<T> make_world(T endpoint, const JoinOptions& options, std::chrono::
 /// Joins the job that the environment describes (TANDEM_*, torchrun, Slurm, Open MPI, MPICH; alone otherwise).
 /// Collective over all ranks. Throws Error: environment (who this is cannot be told, or ranks differ), timeout (naming
 /// the ranks that did not come), system. May be called again after a failure, for a fresh communicator.
-template <class T = ShmRing>
-requires std::same_as<T, ShmRing> Communicator<T> join(const JoinOptions& options = {}) {
+template <ControlTransport T = ShmRing>
+Communicator<T> join(const JoinOptions& options = {}) {
   const Identity identity = options.identity ? *options.identity : identity_from_environment();
   const auto timeout = options.timeout.value_or(detail::default_timeout());
-  if (identity.local_size > 1 && identity.local_size < identity.size) {
-    throw Error(ErrorKind::environment,
-                "tandem: ShmRing connects the ranks of one host, and only " + std::to_string(identity.local_size) +
-                    " of " + std::to_string(identity.size) + " are on this one; start all ranks on one host",
-                identity.rank);
-  }
-  ShmRing::Geometry geometry{};
-  geometry.heap_bytes = round_up(options.arena_bytes.value_or(detail::default_arena_bytes(identity.size)), page_bytes);
-  return detail::make_world(
-      ShmRing::connect(identity.rank, identity.size, identity.rendezvous, geometry, Deadline::after(timeout)), options,
-      timeout);
+  ConnectRequest request;
+  request.rank = identity.rank;
+  request.size = identity.size;
+  request.local_size = identity.local_size;
+  request.job = identity.rendezvous;
+  request.heap_bytes = round_up(options.arena_bytes.value_or(detail::default_arena_bytes(identity.size)), page_bytes);
+  return detail::make_world(T::connect(request, Deadline::after(timeout)), options, timeout);
 }
 
 /// The in-process form: `ranks` communicators over one mapping, one for each of as many threads of this process.

@@ -18,15 +18,16 @@
 #include <vector>
 
 #include "tandem/comm/board.hpp"
-#include "tandem/comm/detail/blame.hpp"
 #include "tandem/comm/detail/explanation.hpp"
 #include "tandem/comm/detail/held_operations.hpp"
+#include "tandem/comm/detail/watch.hpp"
 #include "tandem/comm/fingerprint.hpp"
 #include "tandem/comm/host_memory.hpp"
 #include "tandem/comm/ledger.hpp"
 #include "tandem/comm/operation.hpp"
 #include "tandem/comm/poison.hpp"
 #include "tandem/comm/recorder.hpp"
+#include "tandem/comm/staging.hpp"
 #include "tandem/core/backoff.hpp"
 #include "tandem/core/bytes.hpp"
 #include "tandem/core/copy.hpp"
@@ -35,7 +36,7 @@
 
 namespace tandem::detail {
 
-template <WindowTransport T>
+template <ControlTransport T>
 class Protocol {
  public:
   Protocol(std::shared_ptr<HostMemory<T>> host, std::vector<int> members, int rank, std::uint32_t id,
@@ -49,13 +50,20 @@ class Protocol {
         timeout_(timeout),
         crowded_(crowded),
         notice_(std::move(notice)),
+        staging_(host_->endpoint(), blocks_, others_, rank),
+        watch_{host_->endpoint(), blocks_, places_, members_, others_, rank},
         sent_(members_.size()),
         taken_(members_.size()) {
     for (std::size_t member = 0; member < members_.size(); ++member) {
+      if (static_cast<int>(member) != rank_) others_.push_back(members_[member]);
       blocks_.push_back(&host_->block(members_[member], places_[member].offset));
       windows_.push_back(endpoint().window(members_[member]));
     }
-    poison_ = std::make_shared<Poison>(members_, [this](const Error& cause) { own().publish_failure(cause); });
+    poison_ = std::make_shared<Poison>(members_, [this](const Error& cause) {
+      own().publish_failure(cause);
+      show(&own().failed, sizeof(Block::failed) + Block::failure_bytes);
+      endpoint().wake(own().failed);
+    });
   }
   Protocol(const Protocol&) = delete;
   Protocol& operator=(const Protocol&) = delete;
@@ -113,11 +121,13 @@ class Protocol {
     line.fingerprint = Fingerprint::of(call, id_);
     if (!payload.empty()) std::memcpy(line.payload, payload.data(), payload.size());
     line.sequence.store(sequence_, std::memory_order_release);
+    show(&line, offsetof(Line, done));
     endpoint().wake(line.sequence);
     return operation;
   }
   /// Have all ranks announced this operation? Never waits. Compares nothing.
   bool all_posted(const Operation& operation) const noexcept {
+    host_->endpoint().progress();
     for (const Block* block : blocks_) {
       if (block->lines[operation.sequence % Block::line_count].sequence.load(std::memory_order_acquire) <
           operation.sequence) {
@@ -134,6 +144,24 @@ class Protocol {
     if (!held_.empty()) held_.advance_before(operation.sequence);
     compare_posts(operation);
   }
+  /// Where memory lies for peers, or Arena::private_memory.
+  std::uint64_t place_of(const void* memory, std::size_t bytes) const noexcept {
+    return T::has_windows ? host_->arena()->offset_of(memory, bytes) : Arena::private_memory;
+  }
+  /// For operations whose data may travel with their posts: where a message takes its time, the posts of all are only
+  /// awaited at the end (see settle), and what a member sends is taken when its own post was compared.
+  void begin(Operation& operation) {
+    if constexpr (T::has_windows) await_posts(operation);
+  }
+  void require_agreement([[maybe_unused]] Operation& operation, [[maybe_unused]] int member) {
+    if constexpr (!T::has_windows) {
+      await_word(operation, member, block(member).line(operation.sequence).sequence);
+      compare_with(operation, member);
+    }
+  }
+  void settle([[maybe_unused]] Operation& operation) {
+    if constexpr (!T::has_windows) await_posts(operation);
+  }
   /// The same without a look at older operations.
   void compare_posts(Operation& operation) {
     for (int member = 0; member < size(); ++member) {
@@ -144,6 +172,7 @@ class Protocol {
   }
   /// Whose buffers are registered, as all ranks said; the same answer on all of them, after await_posts.
   Registration registration(const Operation& operation) const noexcept {
+    if (!T::has_windows) return Registration::none;
     int registered = 0;
     for (int member = 0; member < size(); ++member) {
       const Line& line = line_of(operation, member);
@@ -169,6 +198,7 @@ class Protocol {
   void post_done(const Operation& operation) noexcept {
     Line& line = own().line(operation.sequence);
     line.done.store(operation.sequence, std::memory_order_release);
+    show(&line.done, sizeof line.done);
     endpoint().wake(line.done);
   }
   void await_done(Operation& operation) {
@@ -187,6 +217,7 @@ class Protocol {
          "rank " + std::to_string(rank_) + " gave its registered memory up when another communicator failed");
   }
   bool all_done(const Operation& operation) const noexcept {
+    host_->endpoint().progress();
     for (const Block* block : blocks_) {
       if (block->lines[operation.sequence % Block::line_count].done.load(std::memory_order_acquire) <
           operation.sequence) {
@@ -223,17 +254,10 @@ class Protocol {
   /// those that do not fill it: the turns must not drift apart.
   std::byte* stage(Verb verb) {
     require_room(verb);  // a refused operation must not take a turn
-    return own().staging[++staged_ % 2];
+    return staging_.next();
   }
-  /// Another member's staging buffer of the same turn. (One's own may be taken by then: see unstage.)
-  const std::byte* staged(int member) const noexcept {
-    return blocks_[static_cast<std::size_t>(member)]->staging[staged_ % 2];
-  }
-
-  /// Through with the first `bytes` of what `member` staged. A lone reader takes the lines over, see take_lines.
-  void unstage(int member, std::size_t bytes) noexcept {
-    if (size() == 2 && member != rank_) take_lines(block(member).staging[staged_ % 2], bytes);
-  }
+  /// What goes on with the buffers of that turn.
+  Staging<T>& staging() noexcept { return staging_; }
 
   // --- waiting --------------------------------------------------------------------------------------------------
   /// Waits until `word`, which `member` writes, has reached the operation's sequence number.
@@ -241,6 +265,7 @@ class Protocol {
     if (word.load(std::memory_order_acquire) >= operation.sequence) return;
     Backoff backoff(pauses());
     while (true) {
+      endpoint().progress();
       const std::uint64_t seen = word.load(std::memory_order_acquire);
       if (seen >= operation.sequence) return;
       if (!backoff.wait()) continue;
@@ -288,70 +313,42 @@ class Protocol {
     } catch (...) {  // no memory for the words: the deadline will tell the others
     }
   }
+  /// Lets the other members see bytes of the own block.
+  void show(const void* begin, std::size_t bytes) noexcept {
+    endpoint().publish(others_, {static_cast<const std::byte*>(begin), bytes});
+  }
   Block& own() const noexcept { return *blocks_[static_cast<std::size_t>(rank_)]; }
   Block& block(int member) const noexcept { return *blocks_[static_cast<std::size_t>(member)]; }
 
   void compare(Operation& operation) {
+    for (int member = 0; member < size(); ++member) compare_with(operation, member);
+  }
+  void compare_with(Operation& operation, int member) {
     const Fingerprint& mine = line_of(operation, rank_).fingerprint;
-    for (int member = 0; member < size(); ++member) {
-      const Fingerprint& theirs = line_of(operation, member).fingerprint;
-      if (!mine.agrees(theirs)) [[unlikely]]
-        disagree(operation, member, mine, theirs);
-      if (mine.site != theirs.site && notice_ && !site_noticed_) [[unlikely]] {
-        site_noticed_ = true;
-        notice_(site_notice(operation.call, operation.sequence, rank_, member));
-      }
+    const Fingerprint& theirs = line_of(operation, member).fingerprint;
+    if (!mine.agrees(theirs)) [[unlikely]]
+      disagree(operation, member, mine, theirs);
+    if (mine.site != theirs.site && notice_ && !site_noticed_) [[unlikely]] {
+      site_noticed_ = true;
+      notice_(site_notice(operation.call, operation.sequence, rank_, member));
     }
   }
   [[noreturn]] void disagree(Operation& operation, int member, const Fingerprint& mine, const Fingerprint& theirs) {
     const std::string what = difference(mine, rank_, theirs, member);  // before any line is used again
-    explain_site(endpoint(), own(), operation.sequence, operation.call.site.text());
+    explain_site(endpoint(), others_, own(), operation.sequence, operation.call.site.text());
     const std::string place =
         explained_site(endpoint(), endpoint_of(member), block(member), operation.sequence, operation.timeout);
     fail(operation, ErrorKind::mismatch, member,
          "ranks do not call the same operation: " + what + "; rank " + std::to_string(member) + " calls from " + place);
   }
 
-  /// Looks at the health of all members and at the deadline; throws when there is no hope. `member` is the one this
-  /// rank waits for; `ready` is asked once more before a rank that left is blamed, since it may have left after it
-  /// did its part.
+  /// Throws when there is no hope for an operation in which this rank waits for `member`; see Watch.
   template <class Ready>
   void check(Operation& operation, int member, Ready ready) {
-    if (!operation.deadline) operation.deadline = Deadline::after(operation.timeout);
-    for (int other = 0; other < size(); ++other) {
-      if (other == rank_) continue;
-      if (block(other).failed.load(std::memory_order_acquire) != 0) {
-        if (ready()) return;  // a rank that can find out by itself has the better words
-        const Block& theirs = block(other);
-        fail(operation, static_cast<ErrorKind>(theirs.kind), theirs.culprit,
-             "rank " + std::to_string(other) + " gave up: " + read_text(theirs.cause));
-      }
-      const Health health = endpoint().health(endpoint_of(other));
-      if (health == Health::dead) {
-        fail(operation, ErrorKind::dead_peer, other,
-             "rank " + std::to_string(other) + " (" + endpoint().describe(endpoint_of(other)) + ") died");
-      }
-      const BlockPlace& place = places_[static_cast<std::size_t>(other)];
-      const bool left = health == Health::left || block(other).generation.load(std::memory_order_acquire) !=
-                                                      place.generation;  // only this communicator
-      if (left && other == member && !ready()) {
-        fail(operation, ErrorKind::dead_peer, other, "rank " + std::to_string(other) + " left the communicator");
-      }
+    if (const auto trouble = watch_.look(operation, member, ready)) {
+      fail(operation, trouble->kind, trouble->peer, trouble->what);
     }
     if (poison_->is_set()) require_usable();
-    declare_waiting(own(), member);
-    if (operation.deadline->expired() && !ready()) {
-      const int late = end_of_chain(blocks_, rank_, member, [](auto span) { T::nap(span); });
-      if (ready()) return;
-      for (int other = 0; other < size(); ++other) {
-        if (other != rank_ && block(other).failed.load(std::memory_order_acquire) != 0)
-          return;  // the next look takes its words
-      }
-      fail(operation, ErrorKind::timeout, late,
-           "rank " + std::to_string(late) + " (" + endpoint().describe(endpoint_of(late)) +
-               ") did not take part within " + format_seconds(operation.timeout) +
-               (late == member ? "" : "; rank " + std::to_string(member) + " waits for it too"));
-    }
   }
   std::chrono::nanoseconds timeout_of(const CallOptions& options) const noexcept {
     return options.timeout.has_value() ? *options.timeout : timeout_;
@@ -364,18 +361,20 @@ class Protocol {
 
   std::shared_ptr<HostMemory<T>> host_;
   std::vector<int> members_;  // endpoint numbers, by rank
+  std::vector<int> others_;   // all but the own
   std::vector<BlockPlace> places_;
   std::vector<Block*> blocks_;
   std::vector<std::byte*> windows_;
   int rank_;
   std::uint32_t id_;
   std::uint64_t sequence_ = 0;
-  std::uint64_t staged_ = 0;
   HeldOperations held_;
   std::chrono::nanoseconds timeout_;
   bool crowded_;
   bool site_noticed_ = false;
   std::function<void(const std::string&)> notice_;
+  Staging<T> staging_;
+  Watch<T> watch_;
   std::vector<std::uint64_t> sent_;  // messages, by member
   std::vector<std::uint64_t> taken_;
   std::shared_ptr<Poison> poison_;

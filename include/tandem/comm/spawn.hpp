@@ -45,6 +45,9 @@ struct SpawnOptions {
   std::chrono::milliseconds farewell{500};
   /// How long a rank may take to end after SIGTERM (or after the signal that this process was sent), before SIGKILL.
   std::chrono::milliseconds grace{2000};
+  /// Receives the signal by which this process was asked to end all ranks, or 0: what spawn returns does not tell it
+  /// from the end of a rank that was sent the same signal.
+  int* interrupted_by = nullptr;
   /// Told once per event what a user should know ("rank 1 was killed by signal 9 (Killed)"); the library prints
   /// nothing.
   std::function<void(const std::string&)> notice;
@@ -56,6 +59,7 @@ namespace detail {
 class Supervisor {
  public:
   Supervisor(int ranks, const SpawnOptions& options) : options_(options), ranks_(static_cast<std::size_t>(ranks)) {
+    if (options_.interrupted_by != nullptr) *options_.interrupted_by = 0;
     // A signal that is ignored (nohup, a shell's background job) stays ignored; a blocked one would be queued.
     sigemptyset(&handled_);
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
@@ -283,6 +287,7 @@ class Supervisor {
       return;
     }
     interrupted_ = static_cast<int>(signal.ssi_signo);
+    if (options_.interrupted_by != nullptr) *options_.interrupted_by = interrupted_;
     asked_ = true;
     deadline_ = Deadline::after(options_.grace);
     // The terminal sends Ctrl-C to the whole process group, so the ranks have it already: twice would mean "at once".

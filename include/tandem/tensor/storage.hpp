@@ -12,7 +12,7 @@
 namespace tandem {
 
 /// An uninitialised contiguous tensor in `arena`. The tensor keeps the arena mapped: it may outlive the communicator.
-/// Throws Error(system) when the arena is full.
+/// Throws Error(argument) for sizes that cannot be, Error(system) when the arena is full.
 inline at::Tensor arena_empty(const std::shared_ptr<Arena>& arena, at::IntArrayRef sizes,
                               at::ScalarType type = at::kFloat) {
   struct Owner {
@@ -20,7 +20,12 @@ inline at::Tensor arena_empty(const std::shared_ptr<Arena>& arena, at::IntArrayR
     void* memory;
   };
   std::size_t bytes = c10::elementSize(type);
-  for (const std::int64_t size : sizes) bytes *= static_cast<std::size_t>(size);
+  for (const std::int64_t size : sizes) {
+    if (size < 0 || __builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes)) {
+      throw Error(ErrorKind::argument, "tandem: arena_empty: no tensor has the sizes " + c10::str(sizes) +
+                                           ", one of them negative or all too large");
+    }
+  }
   auto owner = std::make_unique<Owner>(Owner{arena, arena->allocate(bytes == 0 ? 1 : bytes)});
   void* const memory = owner->memory;
   at::DataPtr pointer(

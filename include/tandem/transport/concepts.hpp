@@ -26,6 +26,15 @@ enum class Health : std::uint8_t {
   dead,  ///< its process ended without closing
 };
 
+/// What a process knows of its job when it connects.
+struct ConnectRequest {
+  int rank = 0;
+  int size = 1;
+  int local_size = 1;          ///< ranks of this host
+  std::string job;             ///< the same on all ranks of the job, different in any other on the host
+  std::size_t heap_bytes = 0;  ///< of the arena, virtual
+};
+
 /// Every ordered pair of endpoints has two independent byte streams, so that a message which its receiver has not
 /// asked for yet never stands in the way of a collective.
 enum class Channel : std::uint8_t { collective, point_to_point };
@@ -58,26 +67,35 @@ concept Transport = requires(T& endpoint, const T& view, int peer, Channel chann
   endpoint.close();
 };
 
-/// A transport whose peers map each other's memory: loads and stores reach a peer's window directly.
+/// A transport on which ranks see each other's control memory: flags of one writer each, by which they keep in step.
 ///
-/// Every window has the same layout: [control() | heap()], offsets from its base. Control memory carries flags of one
-/// writer each; heap memory carries what users ask for. A word of a rank's control memory is written by that rank
-/// alone, which then calls wake(word); others may sleep on it.
+/// Every rank has a window for each peer, of the same layout: [control() | heap()], offsets from its base. Where memory
+/// is shared a peer's control memory is the peer's own; elsewhere it is a copy that follows what the peer publishes, in
+/// the peer's order and before any stream bytes that the peer commits later. A rank changes words of its own control
+/// memory alone, then calls publish and wake; others may sleep on a word. Nothing arrives without progress().
 template <class T>
-concept WindowTransport = Transport<T> && T::has_windows &&
-    requires(T& endpoint, const T& view, int peer, const std::atomic<std::uint64_t>& word,
-             std::chrono::nanoseconds span, Range range, const std::vector<Range>& ranges) {
+concept ControlTransport = Transport<T> &&
+    requires(T& endpoint, const T& view, int peer, std::span<const int> peers, std::span<const std::byte> changed,
+             const std::atomic<std::uint64_t>& word, std::chrono::nanoseconds span, Range range,
+             const std::vector<Range>& ranges) {
   { view.window(peer) } -> std::same_as<std::byte*>;
   { view.control() } -> std::same_as<Range>;
-  { view.heap() } -> std::same_as<Range>;
-  { view.processors() } -> std::same_as<int>;  // fewest that any rank may run on: the same answer on all ranks
-  endpoint.reserve(range);                     // pages of the own window, before first use
+  { view.heap() } -> std::same_as<Range>;    // what users ask for; only of the own window where windows are not shared
+  { view.crowded() } -> std::same_as<bool>;  // do ranks outnumber processors? The same answer on all ranks
+  endpoint.reserve(range);                   // pages of the own window, before first use
+  endpoint.publish(peers, changed);
   endpoint.wake(word);
+  endpoint.progress();
   endpoint.sleep(peer, word, std::uint64_t{}, span);
   endpoint.nap(span);
+  { view.ending(peer) } -> std::convertible_to<std::string>;  // how a dead peer ended: "died"
   // After a failure: own heap memory becomes private, content of `ranges` kept, so that a peer that was stopped
   // and resumes cannot write into what this process goes on using.
   { endpoint.detach_heap(range, ranges) } -> std::same_as<bool>;
 };
+
+/// A transport whose peers map each other's memory: loads and stores reach a peer's whole window.
+template <class T>
+concept WindowTransport = ControlTransport<T> && T::has_windows;
 
 }  // namespace tandem

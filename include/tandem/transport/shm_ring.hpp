@@ -24,6 +24,8 @@
 #include "tandem/core/error.hpp"
 #include "tandem/core/processors.hpp"
 #include "tandem/transport/concepts.hpp"
+#include "tandem/transport/detail/fork_mark.hpp"
+#include "tandem/transport/detail/process.hpp"
 #include "tandem/transport/detail/spsc_ring.hpp"
 #include "tandem/transport/detail/waiting.hpp"
 #include "tandem/transport/detail/window.hpp"
@@ -59,7 +61,7 @@ class ShmRing {
     Introduction mine;
     mine.data.assign(reinterpret_cast<const std::byte*>(&card), reinterpret_cast<const std::byte*>(&card + 1));
     mine.descriptors.push_back(Descriptor::duplicate_of(own->descriptor()));
-    mine.descriptors.push_back(open_process(::getpid()));
+    mine.descriptors.push_back(detail::own_process());
     auto all = meet(where, rank, size, std::move(mine), deadline);
     // The own window first: whatever fails below, the others are told through it that this rank left.
     self.windows_.resize(static_cast<std::size_t>(size));
@@ -90,6 +92,20 @@ class ShmRing {
     }
     self.open_rings();
     return self;
+  }
+
+  /// The same as join asks for it.
+  static ShmRing connect(const ConnectRequest& request, Deadline deadline) {
+    if (request.local_size > 1 && request.local_size < request.size) {
+      throw Error(ErrorKind::environment,
+                  "tandem: ShmRing connects the ranks of one host, and only " + std::to_string(request.local_size) +
+                      " of " + std::to_string(request.size) +
+                      " are on this one; start all ranks on one host, or use Tcp",
+                  request.rank);
+    }
+    Geometry geometry{};
+    geometry.heap_bytes = request.heap_bytes;
+    return connect(request.rank, request.size, request.job, geometry, deadline);
   }
 
   /// The in-process form: `size` endpoints for threads of this process over one mapping of each window, which is what
@@ -133,12 +149,14 @@ class ShmRing {
   std::byte* window(int peer) const noexcept { return windows_[static_cast<std::size_t>(peer)]->base(); }
   Range control() const noexcept { return layout_.control; }
   Range heap() const noexcept { return layout_.heap; }
-  int processors() const noexcept { return processors_; }
+  bool crowded() const noexcept { return size_ > processors_; }
   void reserve(Range range) { windows_[static_cast<std::size_t>(rank_)]->reserve(range); }
   bool detach_heap(Range span, const std::vector<Range>& kept) noexcept {
     // Ranks that are threads share all their memory anyway; there is nothing to keep a straggler out of.
     return in_process_ || windows_[static_cast<std::size_t>(rank_)]->make_private(span, kept);
   }
+  void publish(std::span<const int>, std::span<const std::byte>) noexcept {}  // seen at once
+  void progress() noexcept {}
   void wake(const std::atomic<std::uint64_t>& word) noexcept {
     if (header(rank_).sleepers.load(std::memory_order_relaxed) != 0) detail::wake_all(word);
   }
@@ -153,15 +171,15 @@ class ShmRing {
     if (header(peer).closed.load(std::memory_order_acquire) != 0) return Health::left;
     const Peer& it = peers_[static_cast<std::size_t>(peer)];
     if (!it.process) return Health::alive;
-    pollfd ended{it.process.get(), POLLIN, 0};
-    if (::poll(&ended, 1, 0) != 1) return Health::alive;
+    if (!detail::has_ended(it.process)) return Health::alive;
     // It may have closed between the two looks.
     return header(peer).closed.load(std::memory_order_acquire) != 0 ? Health::left : Health::dead;
   }
   std::string describe(int peer) const {
     return in_process_ ? "a thread" : "process " + std::to_string(peers_[static_cast<std::size_t>(peer)].id);
   }
-  bool forked() const noexcept { return alive_ != nullptr && *alive_ == 0; }
+  std::string ending(int) const { return "died"; }
+  bool forked() const noexcept { return mark_.forked(); }
 
   /// Tells the peers that this rank leaves. Idempotent; the destructor calls it.
   void close() noexcept {
@@ -200,12 +218,6 @@ class ShmRing {
     // Windows are often mapped one behind the other. Addresses a large power of two apart compete for one way of the
     // first-level cache on Zen, which made Direct four times slower; so the distance is none.
     layout_.total = round_up(layout_.heap.end, std::size_t{1} << 20) + 17 * page_bytes;
-    void* const page = ::mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED) throw detail::system_failure("mapping a page failed");
-    alive_.reset(static_cast<unsigned char*>(page));
-    *alive_ = 1;
-    // A forked child reads zero here: the cheapest way to notice a fork, one load and no system call.
-    ::madvise(page, page_bytes, MADV_WIPEONFORK);
   }
 
   Card card() const {
@@ -214,11 +226,6 @@ class ShmRing {
     card.process = ::getpid();
     card.processors = allowed_processors();
     return card;
-  }
-  static Descriptor open_process(::pid_t process) {
-    Descriptor opened(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
-    if (!opened) throw detail::system_failure("pidfd_open failed (Linux 5.3 or newer is needed)");
-    return opened;
   }
   static_assert(sizeof(Header) <= page_bytes);
 
@@ -246,17 +253,13 @@ class ShmRing {
     }
   }
 
-  struct Unmap {
-    void operator()(unsigned char* page) const noexcept { ::munmap(page, page_bytes); }
-  };
-
   int rank_;
   int size_;
   Geometry geometry_;
   Layout layout_{};
   int processors_ = allowed_processors();
   bool in_process_ = false;
-  std::unique_ptr<unsigned char, Unmap> alive_;
+  detail::ForkMark mark_;
   std::vector<std::shared_ptr<detail::Window>> windows_;  // by endpoint number
   std::vector<Peer> peers_;
   std::vector<detail::RingWriter> writers_;

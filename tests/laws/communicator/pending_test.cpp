@@ -15,7 +15,7 @@ using namespace tandem::test;
 
 namespace {
 
-using Pending = PendingAllReduce<ShmRing, float, Sum>;
+using Pending = PendingAllReduce<TestTransport, float, Sum>;
 
 struct Bucket {
   const Case<float, Sum>* c;

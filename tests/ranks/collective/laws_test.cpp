@@ -18,7 +18,7 @@ TEST_CASE("the collectives obey their laws between processes") {
   on_ranks(
       count,
       [&](int) {
-        World world = join<ShmRing>();
+        World world = join<TestTransport>();
         all_reduce_laws(world, sums);
         all_reduce_laws(world, halves);
         all_reduce_laws(world, maps);
@@ -34,12 +34,12 @@ TEST_CASE("pending all-reduces, parts of the world and messages between processe
   const int count = ranks();
   const auto cases = usual_cases<float>(count, Sum{}, {1, 0, 1003, 70001, 30011});
   on_ranks(count, [&](int rank) {
-    World world = join<ShmRing>();
+    World world = join<TestTransport>();
     for (const Registered registered : {Registered::everywhere, Registered::nowhere, Registered::on_last_rank}) {
       for (int turn = 0; turn < 5; ++turn) {
         std::vector<GuardedBuffer<float>> buffers;
         buffers.reserve(cases.size());
-        std::vector<PendingAllReduce<ShmRing, float, Sum>> pending;
+        std::vector<PendingAllReduce<TestTransport, float, Sum>> pending;
         for (const auto& c : cases) {
           buffers.emplace_back(arena_for(world, registered), c.count());
           buffers.back().fill(c.inputs[static_cast<std::size_t>(rank)]);

@@ -34,7 +34,7 @@ void few_elements(World& world, Make make) {
 
 TEST_CASE("fewer elements than ranks") {
   on_ranks(ranks(), [](int) {
-    World world = join<ShmRing>();
+    World world = join<TestTransport>();
     few_elements<float>(world, [](int value) { return static_cast<float>(value); });
     few_elements<std::uint8_t>(world, [](int value) { return static_cast<std::uint8_t>(value); });
     few_elements<BFloat16>(world, [](int value) { return to_bfloat16(static_cast<float>(value)); });
@@ -72,7 +72,7 @@ void odd_sizes(World& world, const std::vector<std::size_t>& counts, Make make) 
 TEST_CASE("counts that neither ranks nor vectors divide") {
   const std::vector<std::size_t> counts{1, 7, 127, 128, 129, 1021, 65537, 1048583};
   on_ranks(ranks(), [&](int) {
-    World world = join<ShmRing>();
+    World world = join<TestTransport>();
     odd_sizes<std::uint8_t>(world, counts, [](int value) { return static_cast<std::uint8_t>(value); });
     odd_sizes<Float16>(world, counts, [](int value) { return to_float16(static_cast<float>(value)); });
     odd_sizes<float>(world, counts, [](int value) { return static_cast<float>(value); });

@@ -66,7 +66,7 @@ TEST_CASE("arena memory outlives its communicator and is unmapped with the last 
   on_ranks(2, [](int rank) {
     std::shared_ptr<Arena> arena;
     {
-      World world = join<ShmRing>();
+      World world = join<TestTransport>();
       arena = world.arena();
       barrier(world);
     }
@@ -93,7 +93,7 @@ bool with_own_dev_shm(Prepare prepare) {
     }
     if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 || !prepare()) ::_exit(77);
     on_ranks(2, [](int rank) {
-      World world = join<ShmRing>();
+      World world = join<TestTransport>();
       ArenaArray<float> registered(world.arena(), 4 << 20);  // 16 MiB: more than there is in /dev/shm
       for (float& it : registered) it = static_cast<float>(rank + 1);
       all_reduce(world, std::span(registered.data(), registered.size()), Sum{});
@@ -128,7 +128,7 @@ TEST_CASE("a rank with another arena size is an error on every rank, whatever it
       JoinOptions options;
       options.arena_bytes = rank == odd ? std::size_t{1} << 20 : std::size_t{2} << 20;
       try {
-        const World world = join<ShmRing>(options);
+        const World world = join<TestTransport>(options);
         FAIL_CHECK("rank " << rank << " joined");
       } catch (const Error& error) {
         CAPTURE(std::string(error.what()));
@@ -143,7 +143,7 @@ TEST_CASE("ranks on several hosts are refused at once, not at the deadline") {
   JoinOptions options;
   options.identity = Identity{.rank = 0, .size = 4, .local_rank = 0, .local_size = 2, .rendezvous = "two hosts"};
   try {
-    const World world = join<ShmRing>(options);
+    const World world = join<TestTransport>(options);
     FAIL_CHECK("joined");
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::environment);

@@ -26,7 +26,7 @@ void kill_in(Traffic traffic, int victim) {
   const std::string again = fresh_rendezvous();
   const auto endings = run_ranks(count, [&](int rank) {
     std::optional<World> world;
-    world.emplace(join<ShmRing>());
+    world.emplace(join<TestTransport>());
     barrier(*world);
     if (rank == victim) {
       std::thread([&] {
@@ -82,7 +82,7 @@ TEST_CASE("a rank is killed in the middle of traffic") {
 TEST_CASE("a rank that ends without closing is named like one that was killed") {
   SharedPage notes;
   const auto endings = run_ranks(ranks(), [&](int rank) {
-    World world = join<ShmRing>();
+    World world = join<TestTransport>();
     barrier(world);
     if (rank == 1) {
       notes->died_at = now_ns();
@@ -99,7 +99,7 @@ TEST_CASE("a rank that ends without closing is named like one that was killed") 
 
 TEST_CASE("messages that a rank sent before it died are still received") {
   const auto endings = run_ranks(2, [&](int rank) {
-    World world = join<ShmRing>();
+    World world = join<TestTransport>();
     if (rank == 0) {
       for (std::int32_t i = 0; i < 5; ++i) send(world, std::span<const std::int32_t>(&i, 1), 1);
       ::_exit(0);

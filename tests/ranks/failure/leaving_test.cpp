@@ -53,7 +53,7 @@ int wait_for(::pid_t child, std::chrono::seconds limit) {
 TEST_CASE("an exception unwinds one rank's communicator in the middle of training") {
   on_ranks(ranks(), [](int rank) {
     try {
-      World world = join<ShmRing>();
+      World world = join<TestTransport>();
       std::vector<float> data(50000, 1.0F);
       for (int step = 0;; ++step) {
         if (rank == 1 && step == 3) throw std::logic_error("a bad batch");
@@ -74,7 +74,7 @@ TEST_CASE("an exception unwinds one rank's communicator in the middle of trainin
 TEST_CASE("one rank destroys its communicator and lives on") {
   SharedPage notes;
   on_ranks(ranks(), [&](int rank) {
-    auto world = std::make_unique<World>(join<ShmRing>());
+    auto world = std::make_unique<World>(join<TestTransport>());
     std::vector<float> data(5000, 1.0F);
     for (int step = 0; step < 5; ++step) all_reduce(*world, std::span(data), Max{});
     if (rank == 0) {
@@ -140,7 +140,7 @@ TEST_CASE("calls that do not match are told on every rank, naming both values an
 // C050: the child has no part in the communicator and harms nobody by ending.
 TEST_CASE("a forked child cannot use the communicator, and its end is not noticed") {
   on_ranks(ranks(), [](int rank) {
-    World world = join<ShmRing>();
+    World world = join<TestTransport>();
     std::vector<float> data(50000, 1.0F);
     all_reduce(world, std::span(data), Max{});
     for (const bool quick : {false, true}) {
@@ -180,7 +180,7 @@ TEST_CASE("a forked child cannot use the communicator, and its end is not notice
 TEST_CASE("a rank is killed while its forked child lives on") {
   SharedPage notes;
   const auto endings = run_ranks(2, [&](int rank) {
-    World world = join<ShmRing>();
+    World world = join<TestTransport>();
     barrier(world);
     if (rank == 0) {
       std::fflush(nullptr);
@@ -212,7 +212,7 @@ TEST_CASE("communicators in static objects are no trouble at exit") {
     const auto endings = run_ranks(2, [&](int rank) {
       const auto pid = ::fork();  // a process whose exit() runs destructors and handlers
       if (pid == 0) {
-        auto world = std::make_unique<World>(join<ShmRing>());
+        auto world = std::make_unique<World>(join<TestTransport>());
         std::vector<float> data(50000, 1.0F);
         all_reduce(*world, std::span(data), Max{});
         if (kind == 0) {

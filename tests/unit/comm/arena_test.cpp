@@ -144,3 +144,16 @@ TEST_CASE("an array in the arena gives its memory back once") {
   host.arena.detach();
   CHECK(host.kept.empty());  // all was given back
 }
+
+TEST_CASE("a size that would wrap is refused like any other that is too large") {
+  Host host;
+  for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - page_bytes, Host::bytes + 1}) {
+    CHECK_THROWS_AS(host.arena.allocate(bytes), Error);
+  }
+  const std::shared_ptr<Arena> arena(std::shared_ptr<Arena>(), &host.arena);
+  CHECK_THROWS_AS(ArenaArray<double>(arena, SIZE_MAX / 8 + 2), Error);
+  CHECK_THROWS_AS(ArenaArray<double>(arena, std::size_t{1} << 61), Error);
+  void* const first = host.arena.allocate(128);
+  void* const second = host.arena.allocate(128);
+  CHECK(first != second);
+}

@@ -96,7 +96,10 @@ struct Outcome {
 class Program {
  public:
   explicit Program(const std::function<int()>& main) {
-    for (int& file : files_) file = ::memfd_create("tandem-test", MFD_CLOEXEC);
+    for (int& file : files_) {
+      file = ::memfd_create("tandem-test", MFD_CLOEXEC);
+      ::fcntl(file, F_SETFL, O_APPEND);  // without it two ranks that write at the same moment overwrite each other
+    }
     std::fflush(nullptr);
     process_ = ::fork();
     REQUIRE(process_ >= 0);

@@ -3,6 +3,7 @@
 // number and leaves the communicator as it was.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -21,6 +22,14 @@ namespace tandem::detail {
 static_assert(reduction_id<Sum>() == 1 && reduction_id<Prod>() == 2 && reduction_id<Min>() == 3 &&
               reduction_id<Max>() == 4 && reduction_id<Avg>() == 5 && reduction_id<PreMulSum<float>>() == 16);
 static_assert(Direct::number == 1 && Ring::number == 2 && Pairwise::number == 3 && Naive::number == 4);
+
+template <class Algorithm, class T>
+consteval void check_algorithm() {
+  static_assert(
+      !std::same_as<Algorithm, Direct> || T::has_windows,
+      "tandem: Direct reaches into the peers' memory, which this transport does not share; force Ring, Pairwise "
+      "or Naive, or leave the choice to Auto");
+}
 
 [[noreturn]] inline void refuse(Verb verb, int rank, const std::string& what, CallSite site) {
   throw Error(

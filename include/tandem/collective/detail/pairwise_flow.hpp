@@ -89,6 +89,7 @@ class PairwiseSend {
 template <class T, class E>
 std::span<const E> arrived_from(Protocol<T>& protocol, Operation& operation, int member, std::size_t most) {
   const auto seen = protocol.endpoint().incoming(protocol.endpoint_of(member), Channel::collective).peek();
+  if (!seen.empty()) protocol.require_agreement(operation, member);
   if (seen.size() % sizeof(E) != 0) {
     protocol.fail(operation, ErrorKind::mismatch, member,
                   std::to_string(seen.size()) + " bytes arrived from rank " + std::to_string(member) +
@@ -109,6 +110,7 @@ std::uint64_t exchange_and_fold(Protocol<T>& protocol, Operation& operation, con
   int missing = -1;
 
   const auto arrived = [&]() -> std::size_t {
+    missing = -1;
     std::size_t count = owned.end - at;
     if (in_place) count = std::min(count, std::max(sending.sent_below(), at) - at);
     for (int member = 0; member < protocol.size() && count > 0; ++member) {
@@ -147,6 +149,7 @@ std::uint64_t exchange_and_fold(Protocol<T>& protocol, Operation& operation, con
     protocol.await_channel(operation, blamed, backoff,
                            [&] { return sending.could_advance() || (at < owned.end && arrived() > 0); });
   }
+  protocol.settle(operation);
   return sending.sent();
 }
 
@@ -198,6 +201,7 @@ std::uint64_t exchange_and_copy(Protocol<T>& protocol, Operation& operation, con
       return false;
     });
   }
+  protocol.settle(operation);
   return sending.sent();
 }
 

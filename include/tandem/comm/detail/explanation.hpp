@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "tandem/comm/board.hpp"
@@ -15,10 +17,13 @@
 
 namespace tandem::detail {
 
-template <WindowTransport T>
-void explain_site(T& endpoint, Block& own, std::uint64_t sequence, const std::string& site) {
+template <ControlTransport T>
+void explain_site(T& endpoint, std::span<const int> others, Block& own, std::uint64_t sequence,
+                  const std::string& site) {
   write_text(own.site, site);
   own.explained.store(sequence, std::memory_order_release);
+  endpoint.publish(others,
+                   {reinterpret_cast<const std::byte*>(&own.explained), sizeof own.explained + sizeof own.site});
   endpoint.wake(own.explained);
 }
 
@@ -29,12 +34,13 @@ inline std::string site_notice(const Call& call, std::uint64_t sequence, int ran
 }
 
 /// What `peer` said of the same operation. One that does not answer costs a moment, not the deadline.
-template <WindowTransport T>
+template <ControlTransport T>
 std::string explained_site(T& endpoint, int peer, const Block& theirs, std::uint64_t sequence,
                            std::chrono::nanoseconds timeout) {
   const Deadline patience = Deadline::after(std::min<std::chrono::nanoseconds>(timeout, std::chrono::seconds(2)));
   Backoff backoff(0);
   while (!patience.expired()) {
+    endpoint.progress();
     if (theirs.explained.load(std::memory_order_acquire) == sequence) return read_text(theirs.site);
     if (!backoff.wait()) continue;
     if (endpoint.health(peer) != Health::alive) break;

@@ -7,6 +7,8 @@
 //                  read with acquire by the reader: what it sees below head is complete.
 //   tail           only the reader; published with release after it has read the slot, read with acquire by the
 //                  writer: a slot below tail + slots is free to be written again.
+//   slots          the writer, up to the release of head; then the reader, which stores to each line once it has read
+//                  it (see take_lines), up to the release of tail: the two never write at the same time.
 // Each end keeps its own copy of its own counter and the last value seen of the other's, so that an end touches the
 // other's line only when its copy says full or empty. Counters are 64-bit and monotone: they never wrap in practice,
 // and slot numbers are taken modulo a power of two, so wrapping would still be right.

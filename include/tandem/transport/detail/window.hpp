@@ -99,7 +99,9 @@ class Window {
  private:
   Window(Descriptor memory, std::size_t bytes, bool owned) : memory_(std::move(memory)), bytes_(bytes) {
     void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory_.get(), 0);
-    if (address == MAP_FAILED) throw system_failure("mapping a window of " + format_bytes(bytes) + " failed");
+    if (address == MAP_FAILED)
+      throw system_failure("mapping a window of " + format_bytes(bytes) +
+                           " failed; pass smaller JoinOptions::arena_bytes where address space is short");
     base_ = static_cast<std::byte*>(address);
     // A forked child must not write into memory that peers fold from.
     ::madvise(base_, bytes_, MADV_DONTFORK);

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// One connected socket to one peer: a stream each way and, between its frames, what the peer publishes of its control
+// memory. Never blocks. Knows frames, not who the peer is nor what the bytes mean.
+#pragma once
+
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <linux/sockios.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "tandem/core/bytes.hpp"
+#include "tandem/core/copy.hpp"
+#include "tandem/transport/detail/descriptor.hpp"
+#include "tandem/transport/detail/tcp_frame.hpp"
+
+namespace tandem::detail {
+
+/// Both ends of the stream at once: reserve / commit and write_some send, peek / consume and read_some receive, as with
+/// RingWriter and RingReader. Frames go out in the order of commit and publish; the kernel takes what it can, the rest
+/// waits here: at most `slots` frames of the stream, and publications.
+class TcpConnection {
+ public:
+  static constexpr std::size_t slots = 8;
+
+  TcpConnection() = default;
+  /// `copy` is this process's copy of the peer's control memory, where publications go.
+  TcpConnection(Descriptor socket, const FrameLimits& limits, std::byte* copy)
+      : socket_(std::move(socket)), limits_(limits), copy_(copy), reader_(limits) {}
+
+  // --- out ------------------------------------------------------------------------------------------------------
+  std::size_t slot_bytes() const noexcept { return limits_.payload_bytes; }
+  /// Room for the next frame of the stream, or nothing while `slots` of them wait.
+  std::span<std::byte> reserve() noexcept {
+    if (waiting_ >= slots) flush();
+    if (waiting_ >= slots || broken()) return {};
+    if (open_.empty()) open_ = take(frame_bytes(limits_.payload_bytes));
+    return std::span(open_).subspan(sizeof(FrameHeader), limits_.payload_bytes);
+  }
+  /// Sends the first `bytes` of what reserve() gave; 0 < bytes <= slot_bytes().
+  void commit(std::size_t bytes) noexcept {
+    put(std::exchange(open_, {}), FrameKind::stream, streamed_, bytes);
+    streamed_ += bytes;
+    ++waiting_;
+    flush();
+  }
+  std::size_t write_some(std::span<const std::byte> bytes) noexcept {
+    std::size_t done = 0;
+    while (done < bytes.size()) {
+      const auto slot = reserve();
+      if (slot.empty()) break;
+      const std::size_t part = std::min(slot.size(), bytes.size() - done);
+      copy_bytes(slot.data(), bytes.data() + done, part);
+      commit(part);
+      done += part;
+    }
+    return done;
+  }
+  /// What lies at `position` of this rank's control memory is now `bytes`. Goes with the next flush.
+  void publish(std::uint64_t position, std::span<const std::byte> bytes) noexcept {
+    if (broken()) return;
+    for (std::size_t at = 0; at < bytes.size(); at += limits_.payload_bytes) {
+      const auto part = bytes.subspan(at, std::min(limits_.payload_bytes, bytes.size() - at));
+      // A word that is told again and again to one who does not read takes the place of its last value.
+      if (queue_.size() > 1 && queue_.back().kind == FrameKind::publication &&
+          queue_.back().position == position + at && queue_.back().payload == part.size()) {
+        spare_.push_back(std::move(queue_.back().bytes));
+        queue_.pop_back();
+      }
+      auto memory = take(frame_bytes(part.size()));
+      std::memcpy(memory.data() + sizeof(FrameHeader), part.data(), part.size());
+      put(std::move(memory), FrameKind::publication, position + at, part.size());
+    }
+  }
+  void say_goodbye() noexcept {
+    if (!broken()) put(take(frame_bytes(0)), FrameKind::goodbye, 0, 0);
+  }
+  /// Gives the kernel what it takes.
+  void flush() noexcept {
+    while (!queue_.empty() && !broken()) {
+      std::array<iovec, 16> parts{};
+      std::size_t count = 0;
+      std::size_t skip = sent_of_first_;
+      for (auto it = queue_.begin(); it != queue_.end() && count < parts.size(); ++it, skip = 0) {
+        parts[count++] = {it->bytes.data() + skip, it->total - skip};
+      }
+      msghdr message{};
+      message.msg_iov = parts.data();
+      message.msg_iovlen = count;
+      const ssize_t taken = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (taken < 0) {
+        if (errno == EINTR) continue;
+        if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) fail_from(errno);
+        return;
+      }
+      drop_sent(static_cast<std::size_t>(taken));
+    }
+  }
+  bool has_unsent() const noexcept { return !queue_.empty(); }
+
+  // --- in -------------------------------------------------------------------------------------------------------
+  /// What is unread of the stream's oldest frame, in place; empty when none has arrived. Stays valid until consumed.
+  std::span<const std::byte> peek() noexcept {
+    if (!front_) pull();
+    return front_ ? payload_.subspan(used_) : std::span<const std::byte>();
+  }
+  void consume(std::size_t bytes) noexcept {
+    used_ += bytes;
+    if (used_ < payload_.size()) return;
+    reader_.drop();
+    front_ = false;
+    used_ = 0;
+    take_frames();
+  }
+  std::size_t read_some(std::span<std::byte> bytes) noexcept {
+    std::size_t done = 0;
+    while (done < bytes.size()) {
+      const auto seen = peek();
+      if (seen.empty()) break;
+      const std::size_t part = std::min(seen.size(), bytes.size() - done);
+      copy_bytes(bytes.data() + done, seen.data(), part);
+      consume(part);
+      done += part;
+    }
+    return done;
+  }
+  /// Takes what has arrived, up to the next frame of the stream: publications appear in the copy.
+  void pull() noexcept {
+    while (!front_ && !ended_ && fault_.empty()) {
+      const auto room = reader_.room();
+      if (room.empty()) return;
+      const ssize_t count = ::recv(socket_.get(), room.data(), room.size(), MSG_DONTWAIT);
+      if (count < 0) {
+        if (errno == EINTR) continue;
+        if (errno != EAGAIN && errno != EWOULDBLOCK) fail_from(errno);
+        return;
+      }
+      if (count == 0) {
+        ended_ = true;
+        if (!left_ && reader_.unfinished() != 0) fault_ = "closed its connection in the middle of a message";
+        return;
+      }
+      reader_.received(static_cast<std::size_t>(count));
+      take_frames();
+      if (static_cast<std::size_t>(count) < room.size()) return;  // that was all there is
+    }
+  }
+
+  // --- state ----------------------------------------------------------------------------------------------------
+  int descriptor() const noexcept { return socket_.get(); }
+  /// The peer said goodbye: it closed in good order.
+  bool left() const noexcept { return left_; }
+  /// Nothing more will come or go.
+  bool broken() const noexcept { return ended_ || left_ || !fault_.empty(); }
+  /// Why, in words that follow the peer's name; empty when the peer just closed.
+  const std::string& fault() const noexcept { return fault_; }
+  /// Has a frame of the stream arrived that nobody has taken yet?
+  bool holds_data() const noexcept { return front_; }
+  /// Bytes that the peer's kernel does not have yet, and frames that this one's has not.
+  std::size_t undelivered() const noexcept {
+    int left = 0;
+    ::ioctl(socket_.get(), SIOCOUTQ, &left);
+    return queue_.size() + static_cast<std::size_t>(left);
+  }
+  /// Nothing more is sent; the peer sees the end after what was.
+  void shut_down() noexcept { ::shutdown(socket_.get(), SHUT_WR); }
+
+ private:
+  struct Waiting {
+    std::vector<std::byte> bytes;
+    std::size_t total;  // on the wire
+    std::size_t payload;
+    std::uint64_t position;
+    FrameKind kind;
+  };
+
+  std::vector<std::byte> take(std::size_t bytes) noexcept {
+    std::vector<std::byte> memory;
+    if (!spare_.empty()) {
+      memory = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    if (memory.size() < bytes) memory.resize(bytes);
+    return memory;
+  }
+  void put(std::vector<std::byte> memory, FrameKind kind, std::uint64_t position, std::size_t payload) noexcept {
+    FrameHeader header{};
+    header.length = static_cast<std::uint32_t>(payload);
+    header.mark = frame_mark;
+    header.kind = kind;
+    header.checked = limits_.checked ? 1 : 0;
+    header.position = position;
+    const std::size_t total = frame_bytes(payload);
+    std::memset(memory.data() + sizeof header + payload, 0, total - sizeof header - payload);
+    if (limits_.checked) header.crc = frame_checksum(header, std::span(memory).subspan(sizeof header, payload));
+    std::memcpy(memory.data(), &header, sizeof header);
+    queue_.push_back({std::move(memory), total, payload, position, kind});
+  }
+  void drop_sent(std::size_t taken) noexcept {
+    sent_of_first_ += taken;
+    while (!queue_.empty() && sent_of_first_ >= queue_.front().total) {
+      sent_of_first_ -= queue_.front().total;
+      if (queue_.front().kind == FrameKind::stream) --waiting_;
+      if (spare_.size() < 2 * slots) spare_.push_back(std::move(queue_.front().bytes));
+      queue_.pop_front();
+    }
+  }
+  void take_frames() noexcept {
+    while (!front_) {
+      const auto frame = reader_.next();
+      if (!frame) break;
+      if (frame->header.kind == FrameKind::stream) {
+        front_ = true;
+        payload_ = frame->payload;
+        return;
+      }
+      if (frame->header.kind == FrameKind::publication) {
+        std::memcpy(copy_ + frame->header.position, frame->payload.data(), frame->payload.size());
+      } else {
+        left_ = true;
+      }
+      reader_.drop();
+    }
+    if (!reader_.fault().empty()) fault_ = "sent what tandem never sends: " + reader_.fault();
+  }
+  void fail_from(int code) noexcept {
+    if (left_ || ended_) return;
+    if (code == ECONNRESET || code == EPIPE) {
+      ended_ = true;  // as if it had closed: a killed process's kernel answers so
+    } else {
+      fault_ = "is not reached any more (" + std::generic_category().message(code) + ")";
+    }
+  }
+
+  Descriptor socket_;
+  FrameLimits limits_{};
+  std::byte* copy_ = nullptr;
+  FrameReader reader_{FrameLimits{0, {}, false}};
+  bool front_ = false;  // payload_ is the oldest frame of the stream
+  std::span<const std::byte> payload_;
+  std::size_t used_ = 0;  // bytes of it already consumed
+  bool left_ = false;
+  bool ended_ = false;
+  std::string fault_;
+
+  std::deque<Waiting> queue_;  // not (wholly) taken by the kernel yet
+  std::size_t sent_of_first_ = 0;
+  std::size_t waiting_ = 0;  // frames of the stream among them
+  std::vector<std::byte> open_;
+  std::uint64_t streamed_ = 0;
+  std::vector<std::vector<std::byte>> spare_;
+};
+
+}  // namespace tandem::detail

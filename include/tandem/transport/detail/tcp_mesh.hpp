@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connects every rank with every other: who knows all ranks' addresses gets one authenticated socket per peer and
+// channel. Knows handshakes and deadlines, not what the sockets will carry.
+#pragma once
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "tandem/core/clock.hpp"
+#include "tandem/core/deadline.hpp"
+#include "tandem/core/error.hpp"
+#include "tandem/transport/detail/descriptor.hpp"
+#include "tandem/transport/detail/tcp_handshake.hpp"
+#include "tandem/transport/detail/tcp_socket.hpp"
+
+namespace tandem::detail {
+
+/// What all of a job's ranks must have in common, and who this one is.
+struct TcpParty {
+  int rank = 0;
+  int size = 1;
+  TcpSecret secret;
+  std::uint64_t job = 0;
+  bool checked = false;
+  Deadline deadline = Deadline::never();
+
+  Error failure(ErrorKind kind, int peer, const std::string& what) const {
+    return Error(kind, "tandem: Tcp: rank " + std::to_string(rank) + " of " + std::to_string(size) + ": " + what, rank,
+                 peer, "join");
+  }
+};
+
+/// Sends all of `bytes` on a socket whose buffer is empty but for a few; false when the other end is gone.
+inline bool send_short(const Descriptor& socket, std::span<const std::byte> bytes, Deadline deadline) {
+  while (!bytes.empty()) {
+    const ssize_t taken = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (taken >= 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(taken));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (!await_socket(socket, POLLOUT, deadline)) return false;
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
+}
+/// Receives exactly as many bytes as asked for; false when the other end closed or the deadline passed (errno 0 and
+/// ETIMEDOUT).
+inline bool receive_exactly(const Descriptor& socket, std::span<std::byte> bytes, Deadline deadline) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::recv(socket.get(), bytes.data(), bytes.size(), 0);
+    if (count > 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(count));
+    } else if (count == 0) {
+      errno = 0;
+      return false;
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (!await_socket(socket, POLLIN, deadline)) {
+        errno = ETIMEDOUT;
+        return false;
+      }
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// A connection to `to` at one of `addresses` that has proved it knows the secret. Tries again while nobody listens.
+inline Descriptor connect_to(const TcpParty& party, const std::vector<TcpAddress>& addresses, int to, int channel) {
+  std::string last = "nobody listened";
+  while (true) {
+    for (const TcpAddress& address : addresses) {
+      Descriptor socket = try_connect(address, party.deadline);
+      if (!socket) {
+        last = address.text() + ": " + std::generic_category().message(errno);
+        continue;
+      }
+      set_options(socket);
+      auto handshake =
+          TcpHandshake::client(party.secret, {party.rank, to, party.size, channel}, party.job, party.checked);
+      std::vector<std::byte> bytes(512);
+      bool open = send_short(socket, handshake.output(), party.deadline);
+      while (open && handshake.state() == TcpHandshake::State::talking) {
+        const auto part = std::span(bytes).first(handshake.wanted());
+        open = receive_exactly(socket, part, party.deadline);
+        if (open) handshake.feed(part);
+      }
+      if (handshake.state() == TcpHandshake::State::refused) {
+        throw party.failure(ErrorKind::environment, to,
+                            "a connection " + handshake.reason() + ", at " + address.text() +
+                                "; all ranks need the same TANDEM_SECRET_FILE");
+      }
+      if (open && send_short(socket, handshake.output(), party.deadline)) return socket;
+      last = address.text() + " closed the connection at once: it refused this rank, or is another program";
+    }
+    if (party.deadline.expired()) {
+      throw party.failure(ErrorKind::timeout, to, "rank " + std::to_string(to) + " was not reached (" + last + ")");
+    }
+    ::poll(nullptr, 0, 20);
+  }
+}
+
+/// Takes connections until everybody who is expected has come. Strangers cost a bounded number of bytes, sockets and
+/// seconds, and stand in nobody's way.
+class TcpAcceptor {
+ public:
+  TcpAcceptor(const TcpParty& party, const Descriptor& listening) : party_(party), listening_(listening) {}
+
+  /// Calls `arrived(socket, purpose)` for each proven connection until it says true. At the deadline, false; see
+  /// refusals().
+  template <class Arrived>
+  bool run(Arrived arrived) {
+    while (true) {
+      std::vector<pollfd> polls{{listening_.get(), POLLIN, 0}};
+      for (const Guest& guest : guests_) polls.push_back({guest.socket.get(), POLLIN, 0});
+      const auto left = std::min<std::chrono::nanoseconds>(party_.deadline.remaining(), std::chrono::milliseconds(100));
+      if (::poll(polls.data(), polls.size(),
+                 static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count())) < 0 &&
+          errno != EINTR) {
+        throw system_failure("poll failed");
+      }
+      for (std::size_t i = 0; i < guests_.size(); ++i) {
+        if (polls[i + 1].revents != 0) hear(guests_[i]);
+      }
+      for (Guest& guest : guests_) {
+        if (guest.handshake.state() == TcpHandshake::State::done &&
+            arrived(std::move(guest.socket), guest.handshake.purpose())) {
+          return true;
+        }
+      }
+      std::erase_if(guests_, [](const Guest& guest) { return !guest.socket || guest.patience.expired(); });
+      if (polls[0].revents != 0) admit();
+      if (party_.deadline.expired()) return false;
+    }
+  }
+  /// What was refused, for the words of an error; empty when nothing was.
+  const std::string& refusals() const noexcept { return refusals_; }
+
+ private:
+  struct Guest {
+    Descriptor socket;
+    TcpHandshake handshake;
+    Deadline patience;
+  };
+  static constexpr std::chrono::seconds patience{5};
+  std::size_t most_guests() const noexcept { return 64 + 2 * static_cast<std::size_t>(party_.size); }
+
+  void admit() {
+    for (int turn = 0; turn < 16; ++turn) {
+      Descriptor socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (!socket) return;  // none left, or it went away again
+      set_options(socket);
+      if (guests_.size() >= most_guests()) guests_.erase(guests_.begin());  // the one that has been silent longest
+      guests_.push_back({std::move(socket),
+                         TcpHandshake::server(party_.secret, party_.rank, party_.size, party_.job, party_.checked),
+                         Deadline::after(patience)});
+    }
+  }
+  void hear(Guest& guest) {
+    std::array<std::byte, 256> bytes;
+    while (guest.socket && guest.handshake.state() == TcpHandshake::State::talking) {
+      const ssize_t count =
+          ::recv(guest.socket.get(), bytes.data(), std::min(bytes.size(), guest.handshake.wanted()), 0);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (count <= 0) {
+        guest.socket.reset();
+        return;
+      }
+      guest.handshake.feed(std::span(bytes).first(static_cast<std::size_t>(count)));
+      const auto reply = guest.handshake.output();
+      // It fits into an empty socket buffer; a peer that does not take it is none of ours.
+      if (!reply.empty() &&
+          ::send(guest.socket.get(), reply.data(), reply.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(reply.size())) {
+        guest.socket.reset();
+      }
+    }
+    if (guest.handshake.state() == TcpHandshake::State::refused) {
+      refusals_ =
+          "a connection " + guest.handshake.reason() + " was refused (" + peer_address(guest.socket).text() + ")";
+      guest.socket.reset();
+    }
+  }
+
+  const TcpParty& party_;
+  const Descriptor& listening_;
+  std::vector<Guest> guests_;
+  std::string refusals_;
+};
+
+/// Sockets to every peer, [peer][channel]; the own row is empty. Each pair connects from the higher rank to the lower;
+/// a rank first connects downwards, then takes those from above, so nobody waits in a circle.
+inline std::vector<std::vector<Descriptor>> connect_mesh(const TcpParty& party, const Descriptor& listening,
+                                                         const std::vector<TcpAddress>& addresses, int channels) {
+  std::vector<std::vector<Descriptor>> sockets(static_cast<std::size_t>(party.size));
+  for (auto& row : sockets) row.resize(static_cast<std::size_t>(channels));
+  for (int peer = 0; peer < party.rank; ++peer) {
+    for (int channel = 0; channel < channels; ++channel) {
+      sockets[static_cast<std::size_t>(peer)][static_cast<std::size_t>(channel)] =
+          connect_to(party, {addresses[static_cast<std::size_t>(peer)]}, peer, channel);
+    }
+  }
+  int missing = (party.size - 1 - party.rank) * channels;
+  if (missing == 0) return sockets;
+  TcpAcceptor acceptor(party, listening);
+  const bool all = acceptor.run([&](Descriptor socket, const TcpPurpose& purpose) {
+    if (purpose.from < party.rank || purpose.channel < 0 || purpose.channel >= channels) return false;
+    auto& place = sockets[static_cast<std::size_t>(purpose.from)][static_cast<std::size_t>(purpose.channel)];
+    if (place) return false;  // a second one is not taken
+    place = std::move(socket);
+    return --missing == 0;
+  });
+  if (!all) {
+    for (int peer = party.rank + 1; peer < party.size; ++peer) {
+      for (const Descriptor& socket : sockets[static_cast<std::size_t>(peer)]) {
+        if (!socket) {
+          throw party.failure(ErrorKind::timeout, peer,
+                              "rank " + std::to_string(peer) + " did not connect" +
+                                  (acceptor.refusals().empty() ? "" : "; " + acceptor.refusals()));
+        }
+      }
+    }
+  }
+  return sockets;
+}
+
+}  // namespace tandem::detail

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a job's secret comes from. Knows files and the environment, not what the secret is for.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/core/env.hpp"
+#include "tandem/core/error.hpp"
+#include "tandem/transport/detail/descriptor.hpp"
+
+namespace tandem::detail {
+
+using TcpSecret = std::vector<std::uint8_t>;
+
+inline constexpr std::size_t secret_least_bytes = 16;
+inline constexpr std::size_t secret_most_bytes = 4096;
+
+/// All of an open file from its beginning, whatever its offset: ranks that inherit one descriptor share the offset.
+inline TcpSecret read_secret(const Descriptor& file, const std::string& what) {
+  TcpSecret secret(secret_most_bytes + 1);
+  std::size_t length = 0;
+  while (length < secret.size()) {
+    const ssize_t part =
+        ::pread(file.get(), secret.data() + length, secret.size() - length, static_cast<off_t>(length));
+    if (part < 0 && errno == EINTR) continue;
+    if (part < 0) throw system_failure("cannot read the job's secret from " + what);
+    if (part == 0) break;
+    length += static_cast<std::size_t>(part);
+  }
+  secret.resize(length);
+  while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
+  if (secret.size() < secret_least_bytes || secret.size() > secret_most_bytes) {
+    throw Error(ErrorKind::environment, "tandem: the job's secret in " + what + " has " +
+                                            std::to_string(secret.size()) + " bytes, but must have " +
+                                            std::to_string(secret_least_bytes) + " to " +
+                                            std::to_string(secret_most_bytes));
+  }
+  return secret;
+}
+
+/// From the first of: TANDEM_SECRET_FD (an inherited descriptor), TANDEM_SECRET_FILE (readable by its owner alone),
+/// TANDEM_SECRET (taken out of the environment once read). Empty with TANDEM_INSECURE=1; nothing when none is set.
+inline std::optional<TcpSecret> configured_secret() {
+  if (const auto number = environment_integer("TANDEM_SECRET_FD", 0, 1 << 20)) {
+    return read_secret(Descriptor::duplicate_of(static_cast<int>(*number)), "TANDEM_SECRET_FD");
+  }
+  if (const auto path = environment("TANDEM_SECRET_FILE")) {
+    const Descriptor file(::open(path->c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file) throw system_failure("cannot open the job's secret, TANDEM_SECRET_FILE=" + *path);
+    struct stat status {};
+    if (::fstat(file.get(), &status) != 0) throw system_failure("cannot look at TANDEM_SECRET_FILE=" + *path);
+    if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0 || (status.st_uid != ::geteuid() && status.st_uid != 0)) {
+      throw Error(ErrorKind::environment, "tandem: TANDEM_SECRET_FILE=" + *path +
+                                              " can be read by others than its owner, or belongs to somebody else; "
+                                              "chmod 600 it");
+    }
+    return read_secret(file, "TANDEM_SECRET_FILE=" + *path);
+  }
+  static std::optional<TcpSecret> kept;  // a process that joins again finds it here
+  if (const auto text = environment("TANDEM_SECRET")) {
+    TcpSecret secret(text->begin(), text->end());
+    // Programs that this one starts, and whoever may read its environment from now on, do not get it.
+    if (char* const in_place = std::getenv("TANDEM_SECRET")) std::memset(in_place, 'x', std::strlen(in_place));
+    ::unsetenv("TANDEM_SECRET");
+    if (secret.size() < secret_least_bytes || secret.size() > secret_most_bytes) {
+      throw Error(ErrorKind::environment, "tandem: TANDEM_SECRET has " + std::to_string(secret.size()) +
+                                              " bytes, but must have " + std::to_string(secret_least_bytes) + " to " +
+                                              std::to_string(secret_most_bytes));
+    }
+    kept = std::move(secret);
+  }
+  if (kept) return kept;
+  if (environment_integer("TANDEM_INSECURE", 0, 1).value_or(0) == 1) return TcpSecret();
+  return std::nullopt;
+}
+
+}  // namespace tandem::detail

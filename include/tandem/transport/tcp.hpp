@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks on any hosts, over TCP: two authenticated sockets per pair, one for collectives and one for messages. Needs
+// OpenSSL and ISA-L (CMake target tandem::tcp).
+#pragma once
+
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/core/bytes.hpp"
+#include "tandem/core/deadline.hpp"
+#include "tandem/core/env.hpp"
+#include "tandem/core/error.hpp"
+#include "tandem/core/processors.hpp"
+#include "tandem/transport/concepts.hpp"
+#include "tandem/transport/detail/fork_mark.hpp"
+#include "tandem/transport/detail/process.hpp"
+#include "tandem/transport/detail/tcp_connection.hpp"
+#include "tandem/transport/detail/tcp_meeting.hpp"
+#include "tandem/transport/detail/tcp_mesh.hpp"
+
+namespace tandem {
+
+namespace detail {
+struct Unmap {
+  std::size_t bytes = 0;
+  void operator()(std::byte* memory) const noexcept { ::munmap(memory, bytes); }
+};
+}  // namespace detail
+
+/// Windows are this process's own memory: [control | heap] for itself, a copy of the control memory for each peer. The
+/// copies follow what the peers publish on their collective connection, so a post of a peer is here before the data
+/// that it sends after it. One thread at a time uses an endpoint and all its communicators.
+class Tcp {
+ public:
+  static constexpr const char* name = "Tcp";
+  static constexpr Reach reach = Reach::network;
+  static constexpr std::size_t channel_capacity = detail::TcpConnection::slots;
+  static constexpr bool has_windows = false;
+  static constexpr bool moves_device_memory = false;
+  static constexpr std::size_t frame_bytes = 64U << 10;
+
+  /// Meets the other ranks and connects to all of them. Collective over all ranks. See docs/reference/tcp.md for the
+  /// environment it reads.
+  static Tcp connect(const ConnectRequest& request, Deadline deadline) {
+    Tcp self(request);
+    detail::TcpParty party = detail::party_of(request, deadline);
+    auto meeting = detail::meet_for_tcp(party, request);
+    auto sockets = detail::connect_mesh(party, meeting.listening, meeting.addresses(), channels);
+    const detail::FrameLimits limits{frame_bytes, self.control(), party.checked};
+    for (int peer = 0; peer < request.size; ++peer) {
+      Peer& it = self.peers_[static_cast<std::size_t>(peer)];
+      it.about = meeting.about(peer);
+      if (peer == request.rank) continue;
+      if (!meeting.processes.empty()) it.process = std::move(meeting.processes[static_cast<std::size_t>(peer)]);
+      it.copy = map(control_bytes);
+      for (int channel = 0; channel < channels; ++channel) {
+        it.connections[static_cast<std::size_t>(channel)] =
+            detail::TcpConnection(std::move(sockets[static_cast<std::size_t>(peer)][static_cast<std::size_t>(channel)]),
+                                  limits, it.copy.get());
+      }
+    }
+    self.crowded_ = meeting.crowded();
+    return self;
+  }
+
+  Tcp(Tcp&&) noexcept = default;
+  Tcp& operator=(Tcp&&) = delete;
+  ~Tcp() { close(); }
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+
+  // --- streams -------------------------------------------------------------------------------------------------
+  detail::TcpConnection& outgoing(int peer, Channel channel) noexcept { return connection(peer, channel); }
+  detail::TcpConnection& incoming(int peer, Channel channel) noexcept { return connection(peer, channel); }
+  std::size_t send_some(int peer, Channel channel, std::span<const std::byte> bytes) noexcept {
+    return outgoing(peer, channel).write_some(bytes);
+  }
+  std::size_t recv_some(int peer, Channel channel, std::span<std::byte> bytes) noexcept {
+    return incoming(peer, channel).read_some(bytes);
+  }
+
+  // --- control memory ------------------------------------------------------------------------------------------
+  std::byte* window(int peer) const noexcept {
+    return peer == rank_ ? own_.get() : peers_[static_cast<std::size_t>(peer)].copy.get();
+  }
+  Range control() const noexcept { return {0, control_bytes}; }
+  Range heap() const noexcept { return {control_bytes, control_bytes + heap_bytes_}; }
+  bool crowded() const noexcept { return crowded_; }
+  void reserve(Range) noexcept {}                                               // private memory is real enough
+  bool detach_heap(Range, const std::vector<Range>&) noexcept { return true; }  // nobody else reaches it
+  void publish(std::span<const int> peers, std::span<const std::byte> changed) noexcept {
+    const auto position = static_cast<std::uint64_t>(changed.data() - own_.get());
+    for (const int peer : peers) connection(peer, Channel::collective).publish(position, changed);
+  }
+  void wake(const std::atomic<std::uint64_t>&) noexcept { flush(); }
+  void progress() noexcept {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      connection(peer, Channel::collective).pull();
+    }
+    flush();
+  }
+  void sleep(int, const std::atomic<std::uint64_t>& word, std::uint64_t seen, std::chrono::nanoseconds span) noexcept {
+    progress();
+    if (word.load(std::memory_order_relaxed) == seen) nap(span);
+  }
+  /// Until something arrives or can be sent, at most `span`.
+  void nap(std::chrono::nanoseconds span) noexcept {
+    std::vector<pollfd>& polls = polls_;
+    polls.clear();
+    for (Peer& peer : peers_) {
+      for (detail::TcpConnection& it : peer.connections) {
+        if (it.broken() || it.descriptor() < 0) continue;
+        // Unread data of a stream would end every sleep at once.
+        const int events = (it.holds_data() ? 0 : POLLIN) | (it.has_unsent() ? POLLOUT : 0);
+        if (events != 0) polls.push_back({it.descriptor(), static_cast<short>(events), 0});
+      }
+    }
+    const timespec limit{static_cast<time_t>(span.count() / 1'000'000'000),
+                         static_cast<long>(span.count() % 1'000'000'000)};
+    ::ppoll(polls.data(), polls.size(), &limit, nullptr);
+    progress();
+  }
+
+  // --- life and death ------------------------------------------------------------------------------------------
+  /// On one host a dead process is noticed even while a child of it holds its sockets open; elsewhere a fork of a rank
+  /// that dies later hides its end until the child is gone too.
+  Health health(int peer) const noexcept {
+    const Peer& it = peers_[static_cast<std::size_t>(peer)];
+    const bool ended = it.process && detail::has_ended(it.process);
+    bool unread = false;
+    for (detail::TcpConnection& connection : it.connections) {
+      connection.pull();  // its goodbye may have arrived by now
+      unread = unread || connection.holds_data();
+      if (connection.left()) return Health::left;
+    }
+    if (ended && !unread) return Health::dead;
+    for (const detail::TcpConnection& connection : it.connections) {
+      if (connection.broken()) return Health::dead;
+    }
+    return Health::alive;
+  }
+  std::string describe(int peer) const { return peers_[static_cast<std::size_t>(peer)].about; }
+  std::string ending(int peer) const {
+    for (const detail::TcpConnection& connection : peers_[static_cast<std::size_t>(peer)].connections) {
+      if (!connection.fault().empty()) return connection.fault();
+    }
+    return "died";
+  }
+  bool forked() const noexcept { return mark_.forked(); }
+
+  /// Tells the peers that this rank leaves, and gives what was sent before a second to arrive. Idempotent; the
+  /// destructor calls it.
+  void close() noexcept {
+    if (own_ == nullptr || closed_ || forked()) return;
+    closed_ = true;
+    for (Peer& peer : peers_) {
+      for (detail::TcpConnection& it : peer.connections) {
+        if (it.descriptor() >= 0) it.say_goodbye();
+      }
+    }
+    const Deadline patience = Deadline::after(std::chrono::seconds(1));
+    Deadline progress = Deadline::never();
+    std::size_t before = 0;
+    while (true) {
+      std::size_t left = 0;
+      for (Peer& peer : peers_) {
+        for (detail::TcpConnection& it : peer.connections) {
+          if (it.descriptor() < 0 || it.broken()) continue;
+          it.flush();
+          left += it.undelivered();
+        }
+      }
+      // A peer that takes nothing for a while is stopped, or has given up as well.
+      if (left != before) progress = Deadline::after(std::chrono::milliseconds(100));
+      before = left;
+      if (left == 0 || patience.expired() || progress.expired()) break;
+      ::poll(nullptr, 0, 1);
+    }
+    for (Peer& peer : peers_) {
+      for (detail::TcpConnection& it : peer.connections) {
+        if (it.descriptor() >= 0) it.shut_down();
+      }
+    }
+  }
+
+ private:
+  void flush() noexcept {
+    for (Peer& peer : peers_) {
+      for (detail::TcpConnection& it : peer.connections) {
+        if (it.has_unsent()) it.flush();
+      }
+    }
+  }
+
+  static constexpr int channels = 2;
+  static constexpr std::size_t control_bytes = 8U << 20;
+
+  using Mapping = std::unique_ptr<std::byte, detail::Unmap>;
+  struct Peer {
+    std::string about;
+    Descriptor process;
+    Mapping copy;
+    mutable std::array<detail::TcpConnection, channels> connections;
+  };
+
+  explicit Tcp(const ConnectRequest& request)
+      : rank_(request.rank),
+        size_(request.size),
+        heap_bytes_(round_up(request.heap_bytes, page_bytes)),
+        own_(map(control_bytes + heap_bytes_)),
+        peers_(static_cast<std::size_t>(request.size)) {}
+
+  /// Zeros; pages are taken as they are touched.
+  static Mapping map(std::size_t bytes) {
+    void* const memory =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) throw detail::system_failure("no address space for " + format_bytes(bytes));
+    return Mapping(static_cast<std::byte*>(memory), detail::Unmap{bytes});
+  }
+  detail::TcpConnection& connection(int peer, Channel channel) noexcept {
+    return peers_[static_cast<std::size_t>(peer)].connections[static_cast<std::size_t>(channel)];
+  }
+
+  int rank_;
+  int size_;
+  std::size_t heap_bytes_;
+  bool crowded_ = false;
+  bool closed_ = false;
+  detail::ForkMark mark_;
+  Mapping own_;
+  std::vector<Peer> peers_;
+  std::vector<pollfd> polls_;
+};
+
+static_assert(ControlTransport<Tcp>);
+
+}  // namespace tandem
