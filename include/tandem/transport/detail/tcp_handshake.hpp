@@ -6,6 +6,7 @@
 //   client -> server   Hello      who I am, whom I want, nonce
 //   server -> client   Challenge  nonce, HMAC(secret, "server" | Hello | nonce)
 //   client -> server   Proof      HMAC(secret, "client" | Hello | nonce)
+//   server -> client   Welcome    you are taken: without it, the client tries again
 //
 // Fresh nonces on both sides make a recorded handshake worthless; the labels keep an end from being answered with its
 // own words. Without a secret (TANDEM_INSECURE=1) the same messages travel with empty HMACs: then only mistakes are
@@ -59,6 +60,9 @@ struct TcpChallenge {
 };
 struct TcpProof {
   std::array<std::uint8_t, 32> proof;
+};
+struct TcpWelcome {
+  std::array<char, 8> mark;
 };
 inline constexpr std::array<char, 8> tcp_mark{'t', 'a', 'n', 'd', 'e', 'm', 'T', '1'};
 inline constexpr std::uint32_t tcp_version = 1;
@@ -116,6 +120,8 @@ class TcpHandshake {
   std::vector<std::byte> output() { return std::exchange(output_, {}); }
 
   State state() const noexcept { return state_; }
+  /// Has the other end said something sensible, if nothing that proves anything?
+  bool greeted() const noexcept { return greeted_; }
   /// Why the other end is not taken, in words that follow "a connection".
   const std::string& reason() const noexcept { return reason_; }
   /// What the client's end says of itself; believed only once done.
@@ -125,7 +131,7 @@ class TcpHandshake {
   explicit TcpHandshake(const TcpSecret& secret) : secret_(&secret) {}
 
   void step() {
-    if (client_) return take_challenge();
+    if (client_) return greeted_ ? take_welcome() : take_challenge();
     if (!greeted_) return take_hello();
     take_proof();
   }
@@ -160,12 +166,20 @@ class TcpHandshake {
     if (challenge_.mark != tcp_mark) return refuse("to something that does not speak tandem's language");
     if (!same(challenge_.proof, proof("server"))) return refuse("to a process that does not know the job's secret");
     append(TcpProof{proof("client")});
+    greeted_ = true;
+    expected_ = sizeof(TcpWelcome);
+  }
+  void take_welcome() {
+    TcpWelcome words{};
+    std::memcpy(&words, incoming_.data(), sizeof words);
+    if (words.mark != tcp_mark) return refuse("to something that does not speak tandem's language");
     state_ = State::done;
   }
   void take_proof() {
     TcpProof theirs{};
     std::memcpy(&theirs, incoming_.data(), sizeof theirs);
     if (!same(theirs.proof, proof("client"))) return refuse("from a process that does not know the job's secret");
+    append(TcpWelcome{tcp_mark});
     state_ = State::done;
   }
 

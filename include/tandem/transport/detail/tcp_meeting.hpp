@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -189,11 +191,22 @@ inline TcpMeeting meet_over_network(const TcpParty& party) {
     // The interface by which rank 0 is reached is the one by which the others are.
     meeting.listening = listen_on(local_address(socket), ports_from_environment());
     card.address = local_address(meeting.listening);
+    // Rank 0 has the same deadline and may come with the reason a moment after it.
+    const Deadline patient = Deadline::after(party.deadline.remaining() + std::chrono::seconds(1));
+    std::uint32_t words = 0;
     if (!send_short(socket, std::as_bytes(std::span(&card, 1)), party.deadline) ||
-        !receive_exactly(socket, table, party.deadline)) {
+        !receive_exactly(socket, std::as_writable_bytes(std::span(&words, 1)), patient)) {
       throw party.failure(errno == ETIMEDOUT ? ErrorKind::timeout : ErrorKind::dead_peer, 0,
                           errno == ETIMEDOUT ? "rank 0 did not tell within the deadline who the others are"
                                              : "rank 0 gave the meeting up");
+    }
+    if (words != 0) {
+      std::string reason(std::min<std::size_t>(words, 4096), '\0');
+      receive_exactly(socket, std::as_writable_bytes(std::span(reason)), patient);
+      throw party.failure(ErrorKind::timeout, 0, reason);
+    }
+    if (!receive_exactly(socket, table, patient)) {
+      throw party.failure(ErrorKind::dead_peer, 0, "rank 0 gave the meeting up");
     }
   } else {
     Descriptor door;
@@ -231,12 +244,22 @@ inline TcpMeeting meet_over_network(const TcpParty& party) {
       }
     }
     if (!all) {
-      throw party.failure(ErrorKind::timeout, -1,
-                          "did not come within the deadline: rank " + absent +
-                              (acceptor.refusals().empty() ? "" : "; " + acceptor.refusals()));
+      const std::string reason = "did not come within the deadline: rank " + absent +
+                                 (acceptor.refusals().empty() ? "" : "; " + acceptor.refusals());
+      const auto length = static_cast<std::uint32_t>(reason.size());
+      for (const Descriptor& guest : guests) {
+        if (!guest) continue;
+        const Deadline soon = Deadline::after(std::chrono::milliseconds(200));
+        send_short(guest, std::as_bytes(std::span(&length, 1)), soon) &&
+            send_short(guest, std::as_bytes(std::span(reason)), soon);
+      }
+      throw party.failure(ErrorKind::timeout, -1, reason);
     }
     for (int rank = 1; rank < party.size; ++rank) {
-      if (!send_short(guests[static_cast<std::size_t>(rank)], table, party.deadline)) {
+      const std::uint32_t no_words = 0;
+      const Descriptor& guest = guests[static_cast<std::size_t>(rank)];
+      if (!send_short(guest, std::as_bytes(std::span(&no_words, 1)), party.deadline) ||
+          !send_short(guest, table, party.deadline)) {
         throw party.failure(ErrorKind::dead_peer, rank, "rank " + std::to_string(rank) + " gave the meeting up");
       }
     }

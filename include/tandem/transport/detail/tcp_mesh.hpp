@@ -92,10 +92,10 @@ inline Descriptor connect_to(const TcpParty& party, const std::vector<TcpAddress
       auto handshake =
           TcpHandshake::client(party.secret, {party.rank, to, party.size, channel}, party.job, party.checked);
       std::vector<std::byte> bytes(512);
-      bool open = send_short(socket, handshake.output(), party.deadline);
+      bool open = true;
       while (open && handshake.state() == TcpHandshake::State::talking) {
         const auto part = std::span(bytes).first(handshake.wanted());
-        open = receive_exactly(socket, part, party.deadline);
+        open = send_short(socket, handshake.output(), party.deadline) && receive_exactly(socket, part, party.deadline);
         if (open) handshake.feed(part);
       }
       if (handshake.state() == TcpHandshake::State::refused) {
@@ -103,7 +103,7 @@ inline Descriptor connect_to(const TcpParty& party, const std::vector<TcpAddress
                             "a connection " + handshake.reason() + ", at " + address.text() +
                                 "; all ranks need the same TANDEM_SECRET_FILE");
       }
-      if (open && send_short(socket, handshake.output(), party.deadline)) return socket;
+      if (open) return socket;
       last = address.text() + " closed the connection at once: it refused this rank, or is another program";
     }
     if (party.deadline.expired()) {
@@ -163,7 +163,13 @@ class TcpAcceptor {
       Descriptor socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!socket) return;  // none left, or it went away again
       set_options(socket);
-      if (guests_.size() >= most_guests()) guests_.erase(guests_.begin());  // the one that has been silent longest
+      if (guests_.size() >= most_guests()) {
+        // The one that has been silent longest makes room. A rank says who it is as soon as it has connected.
+        const auto silent =
+            std::find_if(guests_.begin(), guests_.end(), [](const Guest& guest) { return !guest.handshake.greeted(); });
+        if (silent == guests_.end()) continue;
+        guests_.erase(silent);
+      }
       guests_.push_back({std::move(socket),
                          TcpHandshake::server(party_.secret, party_.rank, party_.size, party_.job, party_.checked),
                          Deadline::after(patience)});

@@ -171,8 +171,10 @@ inline bool await_socket(const Descriptor& socket, short events, Deadline deadli
   }
 }
 
-/// A connection to `address`, or nothing and the reason in errno. Connecting to a local port that nobody listens on can
-/// meet itself (both ends get the same address): that counts as refused.
+/// Connecting to a local port that nobody listens on can meet itself: the system chose that very port for this end.
+inline bool met_itself(const Descriptor& socket) { return local_address(socket) == peer_address(socket); }
+
+/// A connection to `address`, or nothing and the reason in errno. One that met itself counts as refused.
 inline Descriptor try_connect(const TcpAddress& address, Deadline deadline) {
   Descriptor socket = open_socket(address.family());
   if (::connect(socket.get(), address.get(), address.length) != 0) {
@@ -189,7 +191,7 @@ inline Descriptor try_connect(const TcpAddress& address, Deadline deadline) {
       return Descriptor();
     }
   }
-  if (local_address(socket) == peer_address(socket)) {
+  if (met_itself(socket)) {
     errno = ECONNREFUSED;
     return Descriptor();
   }

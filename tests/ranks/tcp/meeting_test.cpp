@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that meet at rank 0's port, as on several hosts: who is let in, who is missing, and what a stranger can do.
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/ranks.hpp"
+#include "support/worlds.hpp"
+#include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/send_recv.hpp"
+
+using namespace tandem;
+using namespace tandem::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// A port that was free a moment ago.
+int free_port() {
+  const Descriptor door = detail::listen_on(detail::TcpAddress::loopback(), {});
+  return detail::local_address(door).port();
+}
+
+class SecretFile {
+ public:
+  explicit SecretFile(const std::string& secret)
+      : path_(std::filesystem::temp_directory_path() /
+              ("tandem-secret-" + std::to_string(::getpid()) + "-" + std::to_string(++number))) {
+    std::ofstream file(path_);
+    ::chmod(path_.c_str(), 0600);
+    file << secret;
+  }
+  ~SecretFile() { std::filesystem::remove(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  inline static int number = 0;
+  std::string path_;
+};
+
+void meet_at(const std::string& host, int port, const std::string& secret_file) {
+  ::setenv("MASTER_ADDR", host.c_str(), 1);
+  ::setenv("TANDEM_PORT", std::to_string(port).c_str(), 1);
+  if (!secret_file.empty()) ::setenv("TANDEM_SECRET_FILE", secret_file.c_str(), 1);
+}
+JoinOptions within(std::chrono::nanoseconds timeout) {
+  JoinOptions options;
+  options.timeout = timeout;
+  return options;
+}
+void add_up(World& world) {
+  std::vector<double> values(10000, world.rank() + 1);
+  all_reduce(world, std::span(values), Sum{});
+  CHECK(values.back() == world.size() * (world.size() + 1) / 2);
+}
+std::string join_failure(ErrorKind kind, std::chrono::nanoseconds timeout) {
+  try {
+    join<Tcp>(within(timeout));
+    FAIL_CHECK("the join succeeded");
+    return "";
+  } catch (const Error& error) {
+    CHECK(error.kind() == kind);
+    return error.what();
+  }
+}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("C041: ranks meet at an address, at a name, and over IPv6") {
+  const SecretFile secret("a secret of sufficient length");
+  for (const std::string host : {"127.0.0.1", "localhost", "::1", "[::1]"}) {
+    if (host.find(':') != std::string::npos) {
+      try {
+        detail::listen_on(detail::resolve("::1", 0).front(), {});
+      } catch (const Error&) {
+        continue;  // a host without IPv6
+      }
+    }
+    CAPTURE(host);
+    const int port = free_port();
+    on_ranks(3, [&](int) {
+      meet_at(host, port, secret.path());
+      World world = join<Tcp>(within(20s));
+      add_up(world);
+    });
+  }
+}
+
+TEST_CASE("a job can meet at the same port again at once, and a process can join again") {
+  const SecretFile secret("a secret of sufficient length");
+  const int port = free_port();
+  for (int turn = 0; turn < 3; ++turn) {
+    on_ranks(2, [&](int) {
+      meet_at("127.0.0.1", port, secret.path());
+      for (int again = 0; again < 2; ++again) {
+        World world = join<Tcp>(within(20s));
+        add_up(world);
+      }
+    });
+  }
+}
+
+TEST_CASE("C039: ranks that come long before rank 0 wait for it") {
+  const SecretFile secret("a secret of sufficient length");
+  const int port = free_port();
+  on_ranks(4, [&](int rank) {
+    if (rank == 0) std::this_thread::sleep_for(700ms);
+    meet_at("127.0.0.1", port, secret.path());
+    World world = join<Tcp>(within(20s));
+    add_up(world);
+  });
+}
+
+TEST_CASE("C044: who is missing is named at the deadline") {
+  const SecretFile secret("a secret of sufficient length");
+  const int port = free_port();
+  on_ranks(4, [&](int rank) {
+    if (rank >= 2) return;
+    meet_at("127.0.0.1", port, secret.path());
+    const std::string what = join_failure(ErrorKind::timeout, 1s);
+    CAPTURE(what);
+    CHECK(contains(what, "did not come within the deadline: rank 2, 3"));
+  });
+}
+
+TEST_CASE("nobody at rank 0's address is a timeout that says so") {
+  const SecretFile secret("a secret of sufficient length");
+  const int port = free_port();
+  on_ranks(2, [&](int rank) {
+    if (rank == 0) return;
+    meet_at("127.0.0.1", port, secret.path());
+    const std::string what = join_failure(ErrorKind::timeout, 1s);
+    CAPTURE(what);
+    CHECK(contains(what, "rank 0 was not reached (127.0.0.1:"));
+    CHECK(contains(what, "Connection refused"));
+  });
+}
+
+TEST_CASE("an unknown host is named, with what to do") {
+  const SecretFile secret("a secret of sufficient length");
+  on_ranks(2, [&](int) {
+    meet_at("no-such-host.invalid", 4711, secret.path());
+    const std::string what = join_failure(ErrorKind::environment, 1s);
+    CAPTURE(what);
+    CHECK(contains(what, "the host \"no-such-host.invalid\" has no address"));
+    CHECK(contains(what, "set MASTER_ADDR"));
+  });
+}
+
+TEST_CASE("without a secret, and without saying that none is wanted, ranks of several hosts do not join") {
+  on_ranks(2, [&](int) {
+    meet_at("127.0.0.1", 4711, "");
+    const std::string what = join_failure(ErrorKind::environment, 1s);
+    CAPTURE(what);
+    CHECK(contains(what, "set TANDEM_SECRET_FILE"));
+  });
+  const int port = free_port();
+  on_ranks(2, [&](int) {
+    meet_at("127.0.0.1", port, "");
+    ::setenv("TANDEM_INSECURE", "1", 1);
+    World world = join<Tcp>(within(20s));
+    add_up(world);
+  });
+}
+
+TEST_CASE("a rank with another secret is told so, and rank 0 says whom it refused") {
+  const SecretFile right("the secret of this job");
+  const SecretFile wrong("the secret of another one");
+  const int port = free_port();
+  on_ranks(2, [&](int rank) {
+    meet_at("127.0.0.1", port, rank == 0 ? right.path() : wrong.path());
+    const std::string what = join_failure(rank == 0 ? ErrorKind::timeout : ErrorKind::environment, 1s);
+    CAPTURE(what);
+    CHECK(contains(what, rank == 0 ? "did not come within the deadline: rank 1" : "does not know the job's secret"));
+  });
+}
+
+TEST_CASE("strangers at the door neither get in nor stand in the way") {
+  const SecretFile secret("a secret of sufficient length");
+  const int port = free_port();
+  on_ranks(4, [&](int rank) {
+    if (rank == 3) {  // not a rank at all: three join
+      std::vector<Descriptor> silent;
+      const auto address = detail::TcpAddress::loopback().with_port(static_cast<std::uint16_t>(port));
+      const auto end = Clock::now() + 2s;
+      std::vector<std::byte> garbage(4096, std::byte{0x41});
+      while (Clock::now() < end) {
+        Descriptor one = detail::try_connect(address, Deadline::after(1s));
+        if (!one) {
+          std::this_thread::sleep_for(1ms);
+          continue;
+        }
+        if (silent.size() % 2 == 0) (void)::send(one.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
+        silent.push_back(std::move(one));
+        if (silent.size() > 300) silent.erase(silent.begin(), silent.begin() + 100);
+      }
+      return;
+    }
+    if (rank != 0) std::this_thread::sleep_for(500ms);
+    meet_at("127.0.0.1", port, secret.path());
+    JoinOptions options = within(20s);
+    options.identity = Identity{rank, 3, rank, 3, "three of four", "the test"};
+    World world = join<Tcp>(options);
+    add_up(world);
+  });
+}
+
+TEST_CASE("ports come from the range that is given, and a range that is too short is named") {
+  const SecretFile secret("a secret of sufficient length");
+  const int first = free_port();
+  on_ranks(2, [&](int) {
+    meet_at("127.0.0.1", free_port(), secret.path());
+    ::unsetenv("TANDEM_PORT");  // on one host: no meeting port, but the range counts
+    ::setenv("TANDEM_TCP_PORTS", (std::to_string(first) + "-" + std::to_string(std::min(first + 20, 65535))).c_str(),
+             1);
+    World world = join<Tcp>(within(20s));
+    add_up(world);
+  });
+  for (const char* const wrong : {"1", "a-b", "2-1", "0-5", "1-70000", "1-2x", "-"}) {
+    CAPTURE(wrong);
+    ::setenv("TANDEM_TCP_PORTS", wrong, 1);
+    CHECK_THROWS_AS(detail::ports_from_environment(), Error);
+  }
+  ::unsetenv("TANDEM_TCP_PORTS");
+}
+
+TEST_CASE("under torchrun the meeting is not at MASTER_PORT, where its own store listens") {
+  ::setenv("MASTER_PORT", "29500", 1);
+  CHECK(detail::meeting_port() == 29500);
+  ::setenv("TORCHELASTIC_RUN_ID", "a run", 1);
+  CHECK(detail::meeting_port() == 29501);
+  ::setenv("TANDEM_PORT", "29510", 1);
+  CHECK(detail::meeting_port() == 29510);
+  for (const char* const name : {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TANDEM_PORT"}) ::unsetenv(name);
+}
+
+TEST_CASE("C034: two ranks that both send first, more than all buffers hold") {
+  for (const std::size_t count : {std::size_t{100'003}, std::size_t{16} << 20}) {
+    on_ranks(2, [&](int rank) {
+      World world = join<Tcp>(within(30s));
+      std::vector<float> mine(count, static_cast<float>(rank));
+      std::vector<float> theirs(count, -1.0F);
+      send(world, std::span<const float>(mine), 1 - rank);
+      recv(world, std::span(theirs), 1 - rank);
+      CHECK(theirs.front() == static_cast<float>(1 - rank));
+      CHECK(theirs.back() == static_cast<float>(1 - rank));
+    });
+  }
+}
+
+TEST_CASE("with checksums the results are the same") {
+  on_ranks(3, [&](int) {
+    ::setenv("TANDEM_TCP_CRC", "1", 1);
+    World world = join<Tcp>(within(20s));
+    for (int turn = 0; turn < 5; ++turn) add_up(world);
+  });
+}

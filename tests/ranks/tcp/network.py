@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""network.py SCENARIO PROGRAM: ranks on hosts of our own, which are network namespaces on one bridge.
+
+Needs root and iproute2; says so and ends with 77 (skipped) without. Leaves no namespace, bridge or process behind.
+"""
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+PROGRAM = sys.argv[2]
+LIMIT = 60
+
+
+def ip(*arguments):
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+
+class Network:
+    """`hosts` namespaces tdm<pid>h0, ... with 10.77.0.1, 10.77.0.2, ... and fd77::1, ... on one bridge, in a namespace
+    of its own too, so that nothing of it is seen from outside."""
+
+    def __init__(self, hosts):
+        self.names = [f"tdm{os.getpid()}h{i}" for i in range(hosts)]
+        self.switch = f"tdm{os.getpid()}s"
+        self.processes = []
+        ip("netns", "add", self.switch)
+        self.inside(self.switch, "link", "add", "br0", "type", "bridge")
+        self.inside(self.switch, "link", "set", "br0", "up")
+        for i, name in enumerate(self.names):
+            ip("netns", "add", name)
+            ip("link", "add", f"v{i}", "netns", self.switch, "type", "veth", "peer", "name", "eth0", "netns", name)
+            self.inside(self.switch, "link", "set", f"v{i}", "master", "br0", "up")
+            self.inside(name, "link", "set", "lo", "up")
+            self.inside(name, "addr", "add", f"10.77.0.{i + 1}/24", "dev", "eth0")
+            self.inside(name, "addr", "add", f"fd77::{i + 1}/64", "dev", "eth0", "nodad")
+            self.inside(name, "link", "set", "eth0", "up")
+
+    @staticmethod
+    def inside(name, *arguments):
+        ip("-n", name, *arguments)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        for name in [*self.names, self.switch]:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+    def start(self, host, *command, **environment):
+        kept = {key: value for key, value in os.environ.items()
+                if not re.match(r"(TANDEM|MASTER|OMPI|PMI|SLURM|TORCHELASTIC|RANK|WORLD_SIZE|LOCAL_)", key)}
+        process = subprocess.Popen(["ip", "netns", "exec", self.names[host], *command], text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   env={**kept, **{key: str(value) for key, value in environment.items()}})
+        self.processes.append(process)
+        return process
+
+
+def job(network, secret, placement, seconds=0, **more):
+    """Starts a rank on each host that `placement` names; returns the processes, by rank."""
+    size = len(placement)
+    started = []
+    for rank, host in enumerate(placement):
+        local = [other for other in range(size) if placement[other] == host]
+        settings = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": 29500, "TANDEM_SECRET_FILE": secret, **more}
+        started.append(network.start(host, PROGRAM, str(seconds), TANDEM_RANK=rank, TANDEM_SIZE=size,
+                                     TANDEM_LOCAL_RANK=local.index(rank), TANDEM_LOCAL_SIZE=len(local), **settings))
+    return started
+
+
+def all_right(processes):
+    for rank, process in enumerate(processes):
+        out, _ = process.communicate(timeout=LIMIT)
+        assert process.returncode == 0 and f"rank {rank} of {len(processes)}: right, ledger balanced" in out, (rank, out)
+
+
+def hosts(secret):
+    """C042: each rank is reached by the interface by which it reaches rank 0; one, two and more ranks a host."""
+    for placement in ([0, 1], [0, 0, 1, 1], [0, 1, 2], [1, 0, 2]):
+        with Network(3) as network:
+            master = f"10.77.0.{placement[0] + 1}"
+            all_right(job(network, secret, placement, MASTER_ADDR=master))
+
+
+def ipv6(secret):
+    with Network(2) as network:
+        all_right(job(network, secret, [0, 1, 1], MASTER_ADDR="fd77::1"))
+        all_right(job(network, secret, [0, 1], MASTER_ADDR="[fd77::1]"))
+
+
+def port_range(secret):
+    """A firewall that lets only the announced ports through."""
+    with Network(3) as network:
+        rules = ("add table inet t; add chain inet t in { type filter hook input priority 0; policy drop; };"
+                 "add rule inet t in ct state established,related accept;"
+                 "add rule inet t in tcp dport { 29500, 40000-40010 } accept")
+        if shutil.which("nft"):
+            for name in network.names:
+                subprocess.run(["ip", "netns", "exec", name, "nft", rules], check=True, capture_output=True)
+        all_right(job(network, secret, [0, 1, 2], TANDEM_TCP_PORTS="40000-40010"))
+
+
+def strangers(secret):
+    """Somebody on the network who knows the ports but not the secret: scans, floods, sends what looks like a frame."""
+    with Network(3) as network:
+        code = ("import socket, time, os\n"
+                "end = time.monotonic() + 4\n"
+                "kept = []\n"
+                "while time.monotonic() < end:\n"
+                "    for host in ('10.77.0.1', '10.77.0.2'):\n"
+                "        for port in [29500, *range(40000, 40004)]:\n"
+                "            s = socket.socket(); s.settimeout(0.05)\n"
+                "            try:\n"
+                "                s.connect((host, port)); s.send(os.urandom(300)); kept.append(s)\n"
+                "            except OSError: pass\n"
+                "    kept = kept[-200:]\n")
+        network.start(2, sys.executable, "-c", code)
+        time.sleep(0.5)
+        all_right(job(network, secret, [0, 1, 1], seconds=3, TANDEM_TCP_PORTS="40000-40003"))
+
+
+def killed(secret):
+    """C045: a rank of another host is killed in the middle of traffic; the others name it within a second."""
+    with Network(3) as network:
+        ranks = job(network, secret, [0, 1, 2], seconds=60)
+        for process in ranks:
+            assert process.stdout.readline() == "joined\n"
+        time.sleep(0.5)
+        ranks[1].send_signal(signal.SIGKILL)
+        start = time.monotonic()
+        for rank in (0, 2):
+            out, _ = ranks[rank].communicate(timeout=LIMIT)
+            assert ranks[rank].returncode == 1 and "rank 1 (process" in out and "died" in out, out
+        assert time.monotonic() - start < 5, "the others took their time"
+
+
+def torchrun_port(secret):
+    """A store that holds MASTER_PORT, as torchrun's does: the ranks meet beside it."""
+    with Network(2) as network:
+        code = "import socket, time; s = socket.create_server(('10.77.0.1', 29500)); print('up', flush=True); time.sleep(60)"
+        store = network.start(0, sys.executable, "-c", code)
+        assert store.stdout.readline() == "up\n"
+        all_right(job(network, secret, [0, 1], TORCHELASTIC_RUN_ID="run"))
+
+
+def main():
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        print("skipped: network namespaces need root and iproute2")
+        sys.exit(77)
+    probe = subprocess.run(["unshare", "-n", "true"], capture_output=True)
+    if probe.returncode != 0:
+        print("skipped: this system does not give network namespaces")
+        sys.exit(77)
+    with tempfile.TemporaryDirectory() as folder:
+        secret = pathlib.Path(folder) / "secret"
+        secret.touch(mode=0o600)
+        secret.write_text(secrets.token_hex(32))
+        globals()[sys.argv[1]](secret)
+
+
+main()
