@@ -145,16 +145,16 @@ class Tcp {
     const Peer& it = peers_[static_cast<std::size_t>(peer)];
     const bool ended = it.process && detail::has_ended(it.process);
     bool unread = false;
+    bool left = true;
+    bool broken = false;
     for (detail::TcpConnection& connection : it.connections) {
       connection.pull();  // its goodbye may have arrived by now
       unread = unread || connection.holds_data();
-      if (connection.left()) return Health::left;
+      left = left && connection.left();  // on each, after all that was sent there
+      broken = broken || (connection.broken() && !connection.left());
     }
-    if (ended && !unread) return Health::dead;
-    for (const detail::TcpConnection& connection : it.connections) {
-      if (connection.broken()) return Health::dead;
-    }
-    return Health::alive;
+    if (left) return Health::left;
+    return broken || (ended && !unread) ? Health::dead : Health::alive;
   }
   std::string describe(int peer) const { return peers_[static_cast<std::size_t>(peer)].about; }
   std::string ending(int peer) const {
@@ -165,8 +165,8 @@ class Tcp {
   }
   bool forked() const noexcept { return mark_.forked(); }
 
-  /// Tells the peers that this rank leaves, and gives what was sent before a second to arrive. Idempotent; the
-  /// destructor calls it.
+  /// Tells the peers that this rank leaves, and waits for what was sent before to arrive: as long as peers take it, at
+  /// most 30 s, a second when nobody takes anything. Idempotent; the destructor calls it.
   void close() noexcept {
     if (own_ == nullptr || closed_ || forked()) return;
     closed_ = true;
@@ -175,20 +175,23 @@ class Tcp {
         if (it.descriptor() >= 0) it.say_goodbye();
       }
     }
-    const Deadline patience = Deadline::after(std::chrono::seconds(1));
+    const Deadline patience = Deadline::after(std::chrono::seconds(30));
     Deadline progress = Deadline::never();
     std::size_t before = 0;
     while (true) {
       std::size_t left = 0;
+      bool failed = false;
       for (Peer& peer : peers_) {
         for (detail::TcpConnection& it : peer.connections) {
-          if (it.descriptor() < 0 || it.broken()) continue;
+          if (it.descriptor() < 0) continue;
+          failed = failed || (it.broken() && !it.left());
+          if (it.broken()) continue;
           it.flush();
           left += it.undelivered();
         }
       }
-      // A peer that takes nothing for a while is stopped, or has given up as well.
-      if (left != before) progress = Deadline::after(std::chrono::milliseconds(100));
+      // A peer that takes nothing for a while is stopped, or has given up as well: likely when another one died.
+      if (left != before) progress = Deadline::after(std::chrono::milliseconds(failed ? 100 : 1000));
       before = left;
       if (left == 0 || patience.expired() || progress.expired()) break;
       ::poll(nullptr, 0, 1);

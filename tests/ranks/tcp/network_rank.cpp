@@ -9,7 +9,6 @@
 #include <span>
 #include <vector>
 
-#include "tandem/collective/all_gather.hpp"
 #include "tandem/collective/all_reduce.hpp"
 #include "tandem/comm/join.hpp"
 #include "tandem/transport/tcp.hpp"
@@ -23,7 +22,9 @@ int main(int count, char** arguments) {
     std::printf("joined\n");
     std::fflush(stdout);
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
-    for (int turn = 0; turn < 3 || std::chrono::steady_clock::now() < end; ++turn) {
+    for (int turn = 0, go_on = 1; go_on != 0; ++turn) {
+      go_on = turn < 3 || std::chrono::steady_clock::now() < end ? 1 : 0;
+      tandem::all_reduce(world, std::span(&go_on, 1), tandem::Min{});  // all end together
       for (const std::size_t elements : {std::size_t{3}, std::size_t{5000}, std::size_t{300007}}) {
         std::vector<float> values(elements);
         for (std::size_t i = 0; i < elements; ++i)
