@@ -7,12 +7,20 @@ using namespace tandem::test;
 
 namespace {
 
+/// Many elements on many ranks take minutes under ThreadSanitizer; processes have them (tests/ranks/collective).
+template <class E>
+std::vector<std::size_t> counts_for(int ranks) {
+  auto counts = exchange_counts<E>();
+  if (ranks > 3) counts.pop_back();
+  return counts;
+}
+
 template <class E>
 void moves_by_the_laws() {
   for (int ranks = 1; ranks <= 5; ++ranks) {
     CAPTURE(ranks);
     on_threads(ranks, [&](World& world) {
-      for (const std::size_t count : exchange_counts<E>()) moving_laws<E>(world, count);
+      for (const std::size_t count : counts_for<E>(ranks)) moving_laws<E>(world, count);
     });
   }
 }
@@ -20,7 +28,7 @@ template <class E, class Op>
 void reduces_by_the_laws(const Op& op) {
   for (int ranks = 1; ranks <= 5; ++ranks) {
     CAPTURE(ranks);
-    for (const std::size_t count : exchange_counts<E>()) {
+    for (const std::size_t count : counts_for<E>(ranks)) {
       const auto counts = uneven_counts(ranks, count / static_cast<std::size_t>(ranks));
       const Case<E, Op> c(ranks, consecutive(counts).back().end, op, count);
       on_threads(ranks, [&](World& world) { reducing_laws(world, counts, c); });
