@@ -12,10 +12,14 @@
 #include "support/worlds.hpp"
 #include "tandem/collective/all_gather.hpp"
 #include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/all_to_all.hpp"
 #include "tandem/collective/barrier.hpp"
 #include "tandem/collective/broadcast.hpp"
+#include "tandem/collective/gather.hpp"
 #include "tandem/collective/pending.hpp"
+#include "tandem/collective/reduce.hpp"
 #include "tandem/collective/reduce_scatter.hpp"
+#include "tandem/collective/scatter.hpp"
 #include "tandem/collective/send_recv.hpp"
 
 namespace tandem::test {
@@ -31,15 +35,20 @@ enum class Traffic {
   all_gather,
   broadcast,
   barrier,
-  messages
+  messages,
+  reduce,
+  rooted,
+  all_to_all,
+  send_recv
 };
-inline constexpr Traffic all_traffic[] = {Traffic::direct,         Traffic::ring,       Traffic::small,
-                                          Traffic::pairwise,       Traffic::naive,      Traffic::pending,
-                                          Traffic::reduce_scatter, Traffic::all_gather, Traffic::broadcast,
-                                          Traffic::barrier,        Traffic::messages};
+inline constexpr Traffic all_traffic[] = {
+    Traffic::direct,   Traffic::ring,           Traffic::small,      Traffic::pairwise,   Traffic::naive,
+    Traffic::pending,  Traffic::reduce_scatter, Traffic::all_gather, Traffic::broadcast,  Traffic::barrier,
+    Traffic::messages, Traffic::reduce,         Traffic::rooted,     Traffic::all_to_all, Traffic::send_recv};
 inline const char* name_of(Traffic traffic) {
-  constexpr const char* names[] = {"direct",         "ring",       "small",     "pairwise", "naive",   "pending",
-                                   "reduce_scatter", "all_gather", "broadcast", "barrier",  "messages"};
+  constexpr const char* names[] = {"direct",   "ring",           "small",      "pairwise",   "naive",
+                                   "pending",  "reduce_scatter", "all_gather", "broadcast",  "barrier",
+                                   "messages", "reduce",         "rooted",     "all_to_all", "send_recv"};
   return names[static_cast<int>(traffic)];
 }
 
@@ -99,6 +108,25 @@ inline Error run_until_error(World& world, Traffic traffic, const CallOptions& o
         case Traffic::messages:
           send(world, std::span<const float>(all), next, options);
           recv(world, all, before, options);
+          break;
+        case Traffic::reduce:
+          reduce(world, std::span<const float>(all), all, Max{}, 0, options);
+          reduce(world, std::span<const float>(window), window, Max{}, world.size() - 1, options);
+          break;
+        case Traffic::rooted:
+          gather(world, std::span<const float>(slice), all, 0, options);
+          gather(world, std::span<const float>(window.first(slice.size())), all, world.size() - 1, options);
+          scatter(world, std::span<const float>(all), std::span(slice), 0, options);
+          scatter(world, std::span<const float>(window), std::span(slice), world.size() - 1, options);
+          break;
+        case Traffic::all_to_all: {
+          const std::vector<std::size_t> counts(ranks, slice.size());
+          all_to_all(world, std::span<const float>(all), all, options);
+          all_to_all_v(world, std::span<const float>(window), counts, all, counts, options);
+          break;
+        }
+        case Traffic::send_recv:
+          send_recv(world, std::span<const float>(window), next, all, before, options);
           break;
       }
     }

@@ -2,12 +2,9 @@
 // Every rank gives a whole buffer and gets its slice of the reduction of all of them.
 #pragma once
 
-#include <algorithm>
 #include <concepts>
-#include <cstdlib>
-#include <cstring>
-#include <memory>
-#include <new>
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -17,6 +14,8 @@
 #include "tandem/collective/detail/checks.hpp"
 #include "tandem/collective/detail/pairwise_flow.hpp"
 #include "tandem/collective/detail/ring_flow.hpp"
+#include "tandem/collective/detail/runs.hpp"
+#include "tandem/collective/detail/scratch.hpp"
 #include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/copy.hpp"
@@ -26,77 +25,56 @@ namespace tandem {
 
 namespace detail {
 
-/// The ring leaves chunk r, which is not always slice r, with rank r; one more hop puts right what differs.
-template <class T, class E, class Op>
+/// The ring leaves chunk r, which is not always rank r's slice, with rank r; one more hop puts right what differs.
+template <class T, class E, class Op, class SliceOf>
 std::uint64_t reduce_scatter_by_ring(Protocol<T>& protocol, Operation& operation, const Op& op, const ChunkTable& table,
-                                     const E* input, E* output, Range slice) {
+                                     const E* input, E* output, SliceOf slice_of_member) {
   const int ranks = protocol.size();
   const Range chunk = table.chunk(protocol.rank());
-  // Bytes, since elements need neither a default constructor nor to be what std::vector takes them for (bool).
-  const std::size_t complete_bytes = round_up(chunk.size() * sizeof(E), std::max(alignof(E), cache_line_bytes));
-  const auto free_complete = [](E* memory) { std::free(memory); };
-  const std::unique_ptr<E, decltype(free_complete)> complete(
-      static_cast<E*>(
-          std::aligned_alloc(std::max(alignof(E), cache_line_bytes), std::max(complete_bytes, cache_line_bytes))),
-      free_complete);
-  if (complete == nullptr) throw std::bad_alloc();
+  const Range slice = slice_of_member(protocol.rank());
+  Scratch<E> complete(chunk.size());
   std::vector<RingStep> steps;
   for (int k = 0; k < ranks - 1; ++k) {
     const bool last = k == ranks - 2;
     steps.push_back({table.chunk((protocol.rank() + 2 + k) % ranks), true, last, last, !last});
   }
-  // Only the last step stores, and only this chunk: shift the base so that it lands at the scratch buffer's start.
-  const std::uintptr_t shifted = reinterpret_cast<std::uintptr_t>(complete.get()) - chunk.begin * sizeof(E);
-  E* const base = reinterpret_cast<E*>(shifted);
+  // Only the last step stores, and only this chunk.
+  E* const base = complete.as_if_from(chunk.begin);
   std::uint64_t sent =
       RingFlow<T, E, Op>(protocol, operation, op, input, base, table.chunk((protocol.rank() + 1) % ranks), steps).run();
 
   const Range kept = intersect(chunk, slice);
   if (!kept.empty()) {
-    copy_bytes(output + (kept.begin - slice.begin), complete.get() + (kept.begin - chunk.begin),
+    copy_bytes(output + (kept.begin - slice.begin), complete.data() + (kept.begin - chunk.begin),
                kept.size() * sizeof(E));
   }
-  const std::uintptr_t whole_output = reinterpret_cast<std::uintptr_t>(output) - slice.begin * sizeof(E);
   sent += exchange_and_copy<T, E>(
-      protocol, operation, base, reinterpret_cast<E*>(whole_output),
-      [&](int member) { return intersect(chunk, slice_of(table.count(), ranks, member)); },
+      protocol, operation, base, Scratch<E>::element_zero(output, slice.begin),
+      [&](int member) { return intersect(chunk, slice_of_member(member)); },
       [&](int member) { return intersect(table.chunk(member), slice); });
   return sent;
 }
 
-}  // namespace detail
-
-/// output = slice_of(count, size, rank) of what all_reduce(input) would give, bit for bit: equal slices where the
-/// number of ranks divides the count, else of ceil(count / size) with the last ones short or empty. `input` is the
-/// whole buffer, of the same count on all ranks, and is not changed unless `output` is its own slice (in place). Bytes
-/// this rank moves, for D bytes in all and a slice of S: up to 8 KiB (N-1) D; Direct (N-1) S loaded; Pairwise D - S
-/// sent; Ring D less what of its chunk lies in its slice. Throws Error: argument (nothing was announced), mismatch (on
-/// all ranks, no data touched), dead_peer, timeout, poisoned.
-template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, Order Order = GlooRing, ControlTransport T, Element E,
-          class Op>
-requires Reduction<Op, E>
-void reduce_scatter(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
-                    const Op& op, const CallOptions& options = {}, CallSite site = CallSite::here()) {
-  detail::check_algorithm<Algorithm, T>();
+/// Any partition into consecutive slices, one per rank, the same on all.
+template <class Algorithm, class Order, class T, class E, class Op, class SliceOf>
+void reduce_scatter_slices(Communicator<T>& comm, const Call& call, const CallOptions& options,
+                           std::span<const E> input, std::span<E> output, const Op& op, SliceOf slice_of_member) {
   auto& protocol = comm.protocol();
-  protocol.require_usable();
   const int ranks = comm.size();
-  const Range slice = slice_of(input.size(), ranks, comm.rank());
-  detail::require_count(Verb::reduce_scatter, comm.rank(), "output", output.size(), slice.size(), site);
-  detail::require_in_place_or_disjoint<E>(Verb::reduce_scatter, comm.rank(), output, input, slice.begin, site);
-  const Call call =
-      detail::describe<E>(Verb::reduce_scatter, input.size(), Algorithm::number, reduction_id<Op>(), -1, site);
-  if (ranks == 1) return detail::reduce_alone(protocol, call, options, op, input.data(), output.data());
+  const Range slice = slice_of_member(comm.rank());
+  require_count(call.verb, comm.rank(), "output", output.size(), slice.size(), call.site);
+  require_in_place_or_disjoint<E>(call.verb, comm.rank(), output, input, slice.begin, call.site);
+  if (ranks == 1) return reduce_alone(protocol, call, options, op, input.data(), output.data());
   const ChunkTable table = Order::table(input.size(), sizeof(E), ranks);
 
   if constexpr (std::same_as<Algorithm, Auto>) {
-    if (input.size_bytes() <= detail::Block::eager_bytes) {
-      std::byte* const stage = protocol.stage(Verb::reduce_scatter);
+    if (input.size_bytes() <= Block::eager_bytes) {
+      std::byte* const stage = protocol.stage(call.verb);
       if (!input.empty()) copy_bytes(stage, input.data(), input.size_bytes());
       protocol.staging().show(input.size_bytes());
       auto operation = protocol.post(call, options, 0, 0);
       protocol.await_posts(operation);
-      detail::PerRank<const E*> inputs(ranks);
+      PerRank<const E*> inputs(ranks);
       for (int member = 0; member < ranks; ++member) {
         inputs[member] =
             member == comm.rank() ? input.data() : reinterpret_cast<const E*>(protocol.staging().of(member));
@@ -114,7 +92,7 @@ void reduce_scatter(Communicator<T>& comm, std::type_identity_t<std::span<const 
   protocol.begin(operation);
   if constexpr (OneOf<Algorithm, Auto, Direct>) {
     if (protocol.all_registered(operation)) {
-      detail::PerRank<const E*> inputs(ranks);
+      PerRank<const E*> inputs(ranks);
       for (int member = 0; member < ranks; ++member) {
         inputs[member] = reinterpret_cast<const E*>(protocol.input_of(operation, member));
       }
@@ -128,17 +106,54 @@ void reduce_scatter(Communicator<T>& comm, std::type_identity_t<std::span<const 
     }
   }
   if constexpr (std::same_as<Algorithm, Direct>) {
-    detail::refuse_unregistered(protocol, operation);
+    refuse_unregistered(protocol, operation);
   } else if constexpr (std::same_as<Algorithm, Ring>) {
     const auto moved =
-        detail::reduce_scatter_by_ring(protocol, operation, op, table, input.data(), output.data(), slice);
-    protocol.finish(operation, predict::ring_reduce_scatter(table, sizeof(E), comm.rank()), moved);
+        reduce_scatter_by_ring(protocol, operation, op, table, input.data(), output.data(), slice_of_member);
+    protocol.finish(operation, predict::ring_reduce_scatter(table, slice, sizeof(E), comm.rank()), moved);
   } else {
-    const auto owner = [&](int member) { return slice_of(input.size(), ranks, member); };
     const auto moved =
-        detail::exchange_and_fold(protocol, operation, op, table, input.data(), output.data(), slice, owner, false);
+        exchange_and_fold(protocol, operation, op, table, input.data(), output.data(), slice, slice_of_member, false);
     protocol.finish(operation, predict::pairwise_reduce_scatter(input.size_bytes(), output.size_bytes()), moved);
   }
+}
+
+}  // namespace detail
+
+/// output = slice_of(count, size, rank) of what all_reduce(input) would give, bit for bit: equal slices where the
+/// number of ranks divides the count, else of ceil(count / size) with the last ones short or empty. `input` is the
+/// whole buffer, of the same count on all ranks, and is not changed unless `output` is its own slice (in place). Bytes
+/// this rank moves, for D bytes in all and a slice of S: up to 8 KiB (N-1) D; Direct (N-1) S loaded; Pairwise D - S
+/// sent; Ring D less what of its chunk lies in its slice. Throws Error: argument (nothing was announced), mismatch (on
+/// all ranks, no data touched), dead_peer, timeout, poisoned.
+template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, Order Order = GlooRing, ControlTransport T, Element E,
+          class Op>
+requires Reduction<Op, E>
+void reduce_scatter(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
+                    const Op& op, const CallOptions& options = {}, CallSite site = CallSite::here()) {
+  detail::check_algorithm<Algorithm, T>();
+  comm.protocol().require_usable();
+  const Call call =
+      detail::describe<E>(Verb::reduce_scatter, input.size(), Algorithm::number, reduction_id<Op>(), -1, site);
+  detail::reduce_scatter_slices<Algorithm, Order, T, E>(
+      comm, call, options, input, output, op, [&](int member) { return slice_of(input.size(), comm.size(), member); });
+}
+
+/// The same with counts[r] elements for rank r, in any partition into consecutive runs: they add up to the input's
+/// count, and are the same on all ranks (a difference is a mismatch, found by a hash of 32 bits). Takes the paths that
+/// reduce_scatter takes by itself, with their bytes.
+template <Order Order = GlooRing, ControlTransport T, Element E, class Op>
+requires Reduction<Op, E>
+void reduce_scatter_v(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
+                      std::span<const std::size_t> counts, const Op& op, const CallOptions& options = {},
+                      CallSite site = CallSite::here()) {
+  comm.protocol().require_usable();
+  const detail::Runs runs(Verb::reduce_scatter_v, comm.rank(), comm.size(), counts, site);
+  detail::require_count(Verb::reduce_scatter_v, comm.rank(), "input", input.size(), runs.total(), site);
+  Call call = detail::describe<E>(Verb::reduce_scatter_v, input.size(), 0, reduction_id<Op>(), -1, site);
+  call.layout = runs.layout();
+  detail::reduce_scatter_slices<Auto, Order, T, E>(comm, call, options, input, output, op,
+                                                   [&](int member) { return runs[member]; });
 }
 
 }  // namespace tandem

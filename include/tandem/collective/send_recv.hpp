@@ -1,86 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// A message from one rank to another.
+// A message from one rank to another, and one each way at the same time.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <cstring>
 #include <span>
-#include <string>
+#include <type_traits>
 
 #include "tandem/collective/detail/checks.hpp"
+#include "tandem/collective/detail/message_flow.hpp"
 #include "tandem/comm/communicator.hpp"
+#include "tandem/core/copy.hpp"
 
 namespace tandem {
-
-namespace detail {
-
-/// Goes before every message; what the receiver holds against what it expects.
-struct Envelope {
-  std::uint64_t number = 0;  // of this pair in this communicator, from 1
-  Fingerprint fingerprint{};
-  char site[88] = {};  // the sender's call site in words: the sender may be gone when the receiver wants to name it
-};
-static_assert(sizeof(Envelope) == 128);
-
-/// Takes everything that has arrived from any rank off the channels, into the inboxes. True when something moved.
-/// From all of the endpoint's peers, not only this communicator's: ranks that wait for one another in a circle may each
-/// be sending over another communicator.
-template <class T>
-bool drain(Protocol<T>& protocol) {
-  bool moved = false;
-  for (int peer = 0; peer < protocol.endpoint().size(); ++peer) {
-    if (peer == protocol.endpoint().rank()) continue;
-    auto& in = protocol.endpoint().incoming(peer, Channel::point_to_point);
-    for (auto seen = in.peek(); !seen.empty(); seen = in.peek()) {
-      protocol.host().inbox(peer).put(seen);
-      in.consume(seen.size());
-      moved = true;
-    }
-  }
-  return moved;
-}
-
-template <class T>
-std::uint64_t send_bytes(Protocol<T>& protocol, Operation& operation, int to, std::span<const std::byte> bytes) {
-  std::uint64_t sent = 0;
-  const int peer = protocol.endpoint_of(to);
-  Backoff backoff(protocol.pauses());
-  while (!bytes.empty()) {
-    const std::size_t part = protocol.endpoint().send_some(peer, Channel::point_to_point, bytes);
-    bytes = bytes.subspan(part);
-    sent += part;
-    // While the other end does not take: it may be sending to this one.
-    if (part != 0 || (!bytes.empty() && drain(protocol))) {
-      backoff = Backoff(protocol.pauses());
-      continue;
-    }
-    protocol.await_channel(operation, to, backoff, [&] {
-      return !protocol.endpoint().outgoing(peer, Channel::point_to_point).reserve().empty();
-    });
-  }
-  return sent;
-}
-
-template <class T>
-void recv_bytes(Protocol<T>& protocol, Operation& operation, int from, std::span<std::byte> bytes) {
-  const int peer = protocol.endpoint_of(from);
-  Inbox& inbox = protocol.host().inbox(peer);
-  Backoff backoff(protocol.pauses());
-  while (!bytes.empty()) {
-    const std::size_t part =
-        inbox.empty() ? protocol.endpoint().recv_some(peer, Channel::point_to_point, bytes) : inbox.take(bytes);
-    bytes = bytes.subspan(part);
-    if (part != 0) {
-      backoff = Backoff(protocol.pauses());
-      continue;
-    }
-    protocol.await_channel(operation, from, backoff,
-                           [&] { return !protocol.endpoint().incoming(peer, Channel::point_to_point).peek().empty(); });
-  }
-}
-
-}  // namespace detail
 
 /// Sends `data` to rank `to`, which must receive as many elements of the same type. Messages of a pair arrive in the
 /// order sent. Returns when `data` may be changed, perhaps before the other has it (up to 128 KiB are buffered); two
@@ -95,11 +25,9 @@ void send(Communicator<T>& comm, std::span<const E> data, int to, const CallOpti
   if (to == comm.rank()) detail::refuse(Verb::send, comm.rank(), "a rank cannot send to itself", site);
   const Call call = detail::describe<E>(Verb::send, data.size(), 0, 0, to, site);
   auto operation = protocol.message(call, options, ++protocol.sent_to(to));
-  detail::Envelope header{operation.sequence, Fingerprint::of(call, protocol.id()), {}};
-  const std::string place = site.text();
-  std::memcpy(header.site, place.data(), std::min(place.size(), sizeof header.site - 1));
-  std::uint64_t moved = detail::send_bytes(protocol, operation, to, std::as_bytes(std::span(&header, 1)));
-  moved += detail::send_bytes(protocol, operation, to, std::as_bytes(data));
+  const detail::Envelope header = detail::envelope_of(call, protocol.id(), operation.sequence);
+  const auto moved = detail::move_messages(protocol, operation,
+                                           {to, std::as_bytes(std::span(&header, 1)), std::as_bytes(data)}, {}, [] {});
   protocol.finish(operation, sizeof header + call.bytes(), moved);
 }
 
@@ -123,23 +51,52 @@ void recv(Communicator<T>& comm, std::span<E> data, int from, const CallOptions&
   if (from == comm.rank()) detail::refuse(Verb::recv, comm.rank(), "a rank cannot receive from itself", site);
   const Call call = detail::describe<E>(Verb::recv, data.size(), 0, 0, from, site);
   auto operation = protocol.message(call, options, ++protocol.taken_from(from));
+  const Call expected = detail::describe<E>(Verb::send, data.size(), 0, 0, comm.rank(), site);
   detail::Envelope header{};
-  detail::recv_bytes(protocol, operation, from, std::as_writable_bytes(std::span(&header, 1)));
-  // As the sender would have put it: a send to this rank.
-  Fingerprint expected = Fingerprint::of(call, protocol.id());
-  expected.verb = static_cast<std::uint8_t>(Verb::send);
-  expected.root = static_cast<std::int16_t>(comm.rank());
-  if (header.number != operation.sequence || !expected.agrees(header.fingerprint)) {
-    header.site[sizeof header.site - 1] = '\0';
-    protocol.fail(
-        operation, ErrorKind::mismatch, from,
-        "the message that came is not the one expected: " +
-            (header.number != operation.sequence ? "it is number " + std::to_string(header.number) + " of its pair"
-                                                 : difference(expected, comm.rank(), header.fingerprint, from)) +
-            "; rank " + std::to_string(from) + " sends from " + header.site);
-  }
-  detail::recv_bytes(protocol, operation, from, std::as_writable_bytes(data));
+  detail::move_messages(
+      protocol, operation, {}, {from, std::as_writable_bytes(std::span(&header, 1)), std::as_writable_bytes(data)},
+      [&] { detail::require_expected(protocol, operation, expected, operation.sequence, from, header); });
   protocol.finish(operation, 0, 0);
+}
+
+/// send(data_out, to) and recv(data_in, from) side by side: ranks that call it in a circle do not block each other, and
+/// nothing is buffered beyond the channels as long as both ends take. Goes with the others' send, recv or send_recv.
+/// The counts may differ; `data_out` and `data_in` are disjoint, or begin at the same address (in place). A rank may
+/// exchange with itself, which copies. Moves the bytes of `data_out` and a header of 128. Throws Error: argument,
+/// mismatch (naming both call sites; without in place, `data_in` is untouched), dead_peer, timeout, poisoned.
+template <ControlTransport T, Element E>
+void send_recv(Communicator<T>& comm, std::type_identity_t<std::span<const E>> data_out, int to, std::span<E> data_in,
+               int from, const CallOptions& options = {}, CallSite site = CallSite::here()) {
+  auto& protocol = comm.protocol();
+  protocol.require_usable();
+  const int rank = comm.rank();
+  detail::require_rank(Verb::send_recv, rank, "destination", to, comm.size(), site);
+  detail::require_rank(Verb::send_recv, rank, "source", from, comm.size(), site);
+  if ((to == rank) != (from == rank)) {
+    detail::refuse(Verb::send_recv, rank, "a rank that sends to itself receives from itself, and no other does", site);
+  }
+  const bool out_is_shorter = data_out.size() < data_in.size();
+  detail::require_in_place_or_disjoint<E>(Verb::send_recv, rank, out_is_shorter ? data_out : data_in,
+                                          out_is_shorter ? data_in : data_out, 0, site);
+  const Call call = detail::describe<E>(Verb::send_recv, data_out.size(), 0, 0, to, site);
+  if (to == rank) {
+    detail::require_count(Verb::send_recv, rank, "what it receives from itself", data_in.size(), data_out.size(), site);
+    auto operation = protocol.message(call, options, ++protocol.sent_to(to));
+    if (data_in.data() != data_out.data()) copy_bytes(data_in.data(), data_out.data(), data_out.size_bytes());
+    return protocol.finish(operation, 0, 0);
+  }
+  const std::uint64_t taken = ++protocol.taken_from(from);
+  auto operation = protocol.message(call, options, ++protocol.sent_to(to));
+  const Call sent = detail::describe<E>(Verb::send, data_out.size(), 0, 0, to, site);
+  const Call expected = detail::describe<E>(Verb::send, data_in.size(), 0, 0, rank, site);
+  const detail::Envelope header_out = detail::envelope_of(sent, protocol.id(), operation.sequence);
+  detail::Envelope header_in{};
+  const auto moved = detail::move_messages(
+      protocol, operation, {to, std::as_bytes(std::span(&header_out, 1)), std::as_bytes(data_out)},
+      {from, std::as_writable_bytes(std::span(&header_in, 1)), std::as_writable_bytes(data_in)},
+      [&] { detail::require_expected(protocol, operation, expected, taken, from, header_in); },
+      data_in.data() == data_out.data());
+  protocol.finish(operation, sizeof header_out + sent.bytes(), moved);
 }
 
 }  // namespace tandem

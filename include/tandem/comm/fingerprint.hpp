@@ -19,8 +19,18 @@ enum class Verb : std::uint8_t {
   all_reduce,
   reduce_scatter,
   all_gather,
+  reduce,
+  gather,
+  gather_v,
+  scatter,
+  scatter_v,
+  all_to_all,
+  all_to_all_v,
+  reduce_scatter_v,
+  all_gather_v,
   send,
   recv,
+  send_recv,
   split,
   exchange
 };
@@ -37,10 +47,30 @@ constexpr const char* name_of(Verb verb) noexcept {
       return "reduce_scatter";
     case Verb::all_gather:
       return "all_gather";
+    case Verb::reduce:
+      return "reduce";
+    case Verb::gather:
+      return "gather";
+    case Verb::gather_v:
+      return "gather_v";
+    case Verb::scatter:
+      return "scatter";
+    case Verb::scatter_v:
+      return "scatter_v";
+    case Verb::all_to_all:
+      return "all_to_all";
+    case Verb::all_to_all_v:
+      return "all_to_all_v";
+    case Verb::reduce_scatter_v:
+      return "reduce_scatter_v";
+    case Verb::all_gather_v:
+      return "all_gather_v";
     case Verb::send:
       return "send";
     case Verb::recv:
       return "recv";
+    case Verb::send_recv:
+      return "send_recv";
     case Verb::split:
       return "split";
     case Verb::exchange:
@@ -59,6 +89,7 @@ struct Call {
   std::uint32_t reduction = 0;
   std::uint64_t count = 0;
   CallSite site{};
+  std::uint32_t layout = 0;  // hash of the counts by rank, where a caller gives them
 
   std::size_t bytes() const noexcept { return count * element_bytes; }
 };
@@ -75,6 +106,7 @@ struct Fingerprint {
   std::uint8_t dtype = 0;
   std::uint8_t algorithm = 0;
   std::uint8_t reserved = 0;
+  std::uint32_t layout = 0;
 
   static Fingerprint of(const Call& call, std::uint32_t communicator) noexcept {
     return {call.count,
@@ -86,12 +118,13 @@ struct Fingerprint {
             static_cast<std::uint8_t>(call.verb),
             static_cast<std::uint8_t>(call.dtype),
             call.algorithm,
-            0};
+            0,
+            call.layout};
   }
   bool agrees(const Fingerprint& other) const noexcept {
     return count == other.count && reduction == other.reduction && communicator == other.communicator &&
            root == other.root && element_bytes == other.element_bytes && verb == other.verb && dtype == other.dtype &&
-           algorithm == other.algorithm;
+           algorithm == other.algorithm && layout == other.layout;
   }
 };
 static_assert(sizeof(Fingerprint) == 32);
@@ -124,7 +157,9 @@ inline std::string difference(const Fingerprint& a, int rank_a, const Fingerprin
   if (a.count != b.count) return say("the number of elements", std::to_string(a.count), std::to_string(b.count));
   if (a.reduction != b.reduction) return say("the reduction", reduction_text(a.reduction), reduction_text(b.reduction));
   if (a.root != b.root) return say("root", std::to_string(a.root), std::to_string(b.root));
-  return say("the forced algorithm", algorithm_text(a.algorithm), algorithm_text(b.algorithm));
+  if (a.algorithm != b.algorithm)
+    return say("the forced algorithm", algorithm_text(a.algorithm), algorithm_text(b.algorithm));
+  return say("the hash of the counts by rank", std::to_string(a.layout), std::to_string(b.layout));
 }
 
 }  // namespace tandem

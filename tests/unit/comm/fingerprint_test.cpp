@@ -25,6 +25,7 @@ TEST_CASE("every field of a call is compared and put into words") {
       {[](Call& it) { it.reduction = 2; }, "the reduction is"},
       {[](Call& it) { it.root = 1; }, "root is -1 on rank 0 and 1 on rank 3"},
       {[](Call& it) { it.algorithm = 2; }, "the forced algorithm is"},
+      {[](Call& it) { it.layout = 5; }, "the hash of the counts by rank is 0 on rank 0 and 5 on rank 3"},
   };
   for (const Change& change : changes) {
     Call other = call;

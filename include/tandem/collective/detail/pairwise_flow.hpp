@@ -31,6 +31,8 @@ class PairwiseSend {
     }
   }
   bool finished() const noexcept { return open_ == 0; }
+  /// What has not yet been handed to a member's channel.
+  Range left_for(int member) noexcept { return left_[member]; }
   std::uint64_t sent() const noexcept { return sent_; }
   /// A member that still has to make room, for blame; -1 when none.
   int waiting_for() noexcept {
@@ -154,10 +156,12 @@ std::uint64_t exchange_and_fold(Protocol<T>& protocol, Operation& operation, con
 }
 
 /// Everybody sends ranges of its own buffer and receives ranges into `output` (pointing to element 0 of the whole).
-/// `sends(member)` and `receives(member)` are ranges of the whole buffer.
+/// `sends(member)` and `receives(member)` are ranges of the whole buffer. When `in_place`, `data` is `output` and the
+/// two are the same range for each member, of which only what has been sent is overwritten. (That cannot block: the end
+/// of a pair that has sent less can take all it was sent as far as that, which makes room for it.)
 template <class T, class E, class Sends, class Receives>
 std::uint64_t exchange_and_copy(Protocol<T>& protocol, Operation& operation, const E* data, E* output, Sends sends,
-                                Receives receives) {
+                                Receives receives, bool in_place = false) {
   PairwiseSend<T, E> sending(protocol, data, sends);
   PerRank<Range> left(protocol.size());
   int open = 0;
@@ -165,11 +169,18 @@ std::uint64_t exchange_and_copy(Protocol<T>& protocol, Operation& operation, con
     left[member] = member == protocol.rank() ? Range{} : receives(member);
     if (!left[member].empty()) ++open;
   }
+  // At most how many elements may be taken from a member now.
+  const auto most = [&](int member) -> std::size_t {
+    if (left[member].empty() || !in_place) return left[member].size();
+    const Range unsent = sending.left_for(member);
+    return unsent.empty() ? left[member].size() : unsent.begin - left[member].begin;
+  };
   const auto receive_some = [&]() -> bool {
     bool moved = false;
     for (int member = 0; member < protocol.size(); ++member) {
-      if (left[member].empty()) continue;
-      const auto part = arrived_from<T, E>(protocol, operation, member, left[member].size());
+      const std::size_t limit = most(member);
+      if (limit == 0) continue;
+      const auto part = arrived_from<T, E>(protocol, operation, member, limit);
       if (part.empty()) continue;
       copy_bytes(output + left[member].begin, part.data(), part.size_bytes());
       protocol.endpoint().incoming(protocol.endpoint_of(member), Channel::collective).consume(part.size_bytes());
@@ -196,7 +207,7 @@ std::uint64_t exchange_and_copy(Protocol<T>& protocol, Operation& operation, con
     protocol.await_channel(operation, blamed(), backoff, [&] {
       if (sending.could_advance()) return true;
       for (int member = 0; member < protocol.size(); ++member) {
-        if (!left[member].empty() && !arrived_from<T, E>(protocol, operation, member, 1).empty()) return true;
+        if (most(member) != 0 && !arrived_from<T, E>(protocol, operation, member, 1).empty()) return true;
       }
       return false;
     });

@@ -21,6 +21,7 @@ class PerRank {
   PerRank& operator=(const PerRank&) = delete;
 
   Value& operator[](int rank) noexcept { return values_[rank]; }
+  const Value& operator[](int rank) const noexcept { return values_[rank]; }
   Value* data() noexcept { return values_; }
 
  private:
