@@ -99,7 +99,7 @@ std::variant<Options, std::string> parse(int argument_count, const char* const* 
   app.add_option("--transport", options.transport, "what the ranks exchange data over")
       ->check(CLI::IsMember({"shm"}))
       ->capture_default_str();
-  app.add_option("--steps", steps, "optimizer steps (default: 30, 2400 or 5000, by preset)")
+  app.add_option("--steps", steps, "optimizer steps (default: 30, 1600 or 5000, by preset)")
       ->check(whole_number(1, 1'000'000'000));
   app.add_option("--preset", preset, "size of the model and length of the run")
       ->check(CLI::IsMember({"tiny", "small", "base"}))

@@ -24,7 +24,7 @@ struct Preset {
 
 inline constexpr Preset presets[] = {
     {"tiny", 2, 32, 2, 32, 4, 30, 2e-3, 64},        // a few seconds, for trying things out
-    {"small", 4, 128, 4, 64, 8, 2400, 2e-3, 1024},  // two to three minutes on two cores
+    {"small", 4, 128, 4, 64, 8, 1600, 2e-3, 1024},  // two to three minutes on two cores
     {"base", 6, 384, 6, 256, 16, 5000, 1e-3, 512},  // hours on two cores
 };
 
