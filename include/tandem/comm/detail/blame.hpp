@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tandem/comm/board.hpp"
+#include "tandem/core/deadline.hpp"
 
 namespace tandem::detail {
 
@@ -32,7 +33,8 @@ int end_of_chain(const std::vector<Block*>& blocks, int rank, int member, Nap na
     return words;
   };
   const auto before = look();
-  for (int turn = 0; turn < 12; ++turn) {
+  const Deadline end = Deadline::after(std::chrono::milliseconds(60));
+  while (!end.expired()) {  // by the clock: a nap may end early, when something arrives
     declare_waiting(*blocks[static_cast<std::size_t>(rank)], member);
     nap(std::chrono::milliseconds(5));
   }
