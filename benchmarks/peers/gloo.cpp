@@ -4,41 +4,15 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/from_blob.h>
-#include <torch/version.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <utility>
 #include <vector>
 
+#include "tandem/tensor/scalar_type.hpp"
+
 namespace tandem::bench {
-namespace {
-
-std::optional<at::ScalarType> scalar_type(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::float32:
-      return at::kFloat;
-    case Dtype::float64:
-      return at::kDouble;
-    case Dtype::float16:
-      return at::kHalf;
-    case Dtype::bfloat16:
-      return at::kBFloat16;
-    case Dtype::int8:
-      return at::kChar;
-    case Dtype::uint8:
-      return at::kByte;
-    case Dtype::int32:
-      return at::kInt;
-    case Dtype::int64:
-      return at::kLong;
-    case Dtype::opaque:
-      break;
-  }
-  return std::nullopt;
-}
-
-}  // namespace
 
 struct Gloo::Group {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
@@ -58,12 +32,12 @@ Gloo::Gloo(int rank, int ranks, const std::string& store_file) : group_(std::mak
 Gloo::~Gloo() = default;
 
 std::function<void()> Gloo::operation(const Case& which, std::byte* input, std::byte* output) {
-  const auto dtype = scalar_type(which.dtype);
-  if (!dtype) return {};
+  if (which.dtype == Dtype::opaque) return {};
   auto* const gloo = group_->gloo.get();
   const int rank = group_->rank;
   const auto view = [&](std::byte* data, std::size_t count) {
-    return at::from_blob(data, {static_cast<std::int64_t>(count)}, at::TensorOptions().dtype(*dtype));
+    return at::from_blob(data, {static_cast<std::int64_t>(count)},
+                         at::TensorOptions().dtype(scalar_type_of(which.dtype)));
   };
   const std::size_t slice = which.count / static_cast<std::size_t>(which.ranks);
   switch (which.verb) {

@@ -149,9 +149,13 @@ class Protocol {
     return T::has_windows ? host_->arena()->offset_of(memory, bytes) : Arena::private_memory;
   }
   /// For operations whose data may travel with their posts: where a message takes its time, the posts of all are only
-  /// awaited at the end (see settle), and what a member sends is taken when its own post was compared.
+  /// awaited at the end (see settle), and what a member sends is taken when its own post was compared. Held operations
+  /// go first there too: see await_posts.
   void begin(Operation& operation) {
-    if constexpr (T::has_windows) await_posts(operation);
+    if constexpr (T::has_windows)
+      await_posts(operation);
+    else if (!held_.empty())
+      held_.advance_before(operation.sequence);
   }
   void require_agreement([[maybe_unused]] Operation& operation, [[maybe_unused]] int member) {
     if constexpr (!T::has_windows) {

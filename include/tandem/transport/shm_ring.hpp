@@ -27,6 +27,7 @@
 #include "tandem/transport/detail/fork_mark.hpp"
 #include "tandem/transport/detail/process.hpp"
 #include "tandem/transport/detail/spsc_ring.hpp"
+#include "tandem/transport/detail/stream.hpp"
 #include "tandem/transport/detail/waiting.hpp"
 #include "tandem/transport/detail/window.hpp"
 #include "tandem/transport/rendezvous.hpp"
@@ -139,10 +140,10 @@ class ShmRing {
   detail::RingWriter& outgoing(int peer, Channel channel) noexcept { return writers_[ring_index(peer, channel)]; }
   detail::RingReader& incoming(int peer, Channel channel) noexcept { return readers_[ring_index(peer, channel)]; }
   std::size_t send_some(int peer, Channel channel, std::span<const std::byte> bytes) noexcept {
-    return outgoing(peer, channel).write_some(bytes);
+    return detail::write_some(outgoing(peer, channel), bytes);
   }
   std::size_t recv_some(int peer, Channel channel, std::span<std::byte> bytes) noexcept {
-    return incoming(peer, channel).read_some(bytes);
+    return detail::read_some(incoming(peer, channel), bytes);
   }
 
   // --- windows -------------------------------------------------------------------------------------------------

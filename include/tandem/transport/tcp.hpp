@@ -4,7 +4,6 @@
 #pragma once
 
 #include <poll.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,19 +26,14 @@
 #include "tandem/core/processors.hpp"
 #include "tandem/transport/concepts.hpp"
 #include "tandem/transport/detail/fork_mark.hpp"
+#include "tandem/transport/detail/private_memory.hpp"
 #include "tandem/transport/detail/process.hpp"
+#include "tandem/transport/detail/stream.hpp"
 #include "tandem/transport/detail/tcp_connection.hpp"
 #include "tandem/transport/detail/tcp_meeting.hpp"
 #include "tandem/transport/detail/tcp_mesh.hpp"
 
 namespace tandem {
-
-namespace detail {
-struct Unmap {
-  std::size_t bytes = 0;
-  void operator()(std::byte* memory) const noexcept { ::munmap(memory, bytes); }
-};
-}  // namespace detail
 
 /// Windows are this process's own memory: [control | heap] for itself, a copy of the control memory for each peer. The
 /// copies follow what the peers publish on their collective connection, so a post of a peer is here before the data
@@ -67,7 +60,7 @@ class Tcp {
       it.about = meeting.about(peer);
       if (peer == request.rank) continue;
       if (!meeting.processes.empty()) it.process = std::move(meeting.processes[static_cast<std::size_t>(peer)]);
-      it.copy = map(control_bytes);
+      it.copy = detail::private_memory(control_bytes);
       for (int channel = 0; channel < channels; ++channel) {
         it.connections[static_cast<std::size_t>(channel)] =
             detail::TcpConnection(std::move(sockets[static_cast<std::size_t>(peer)][static_cast<std::size_t>(channel)]),
@@ -89,10 +82,10 @@ class Tcp {
   detail::TcpConnection& outgoing(int peer, Channel channel) noexcept { return connection(peer, channel); }
   detail::TcpConnection& incoming(int peer, Channel channel) noexcept { return connection(peer, channel); }
   std::size_t send_some(int peer, Channel channel, std::span<const std::byte> bytes) noexcept {
-    return outgoing(peer, channel).write_some(bytes);
+    return detail::write_some(outgoing(peer, channel), bytes);
   }
   std::size_t recv_some(int peer, Channel channel, std::span<std::byte> bytes) noexcept {
-    return incoming(peer, channel).read_some(bytes);
+    return detail::read_some(incoming(peer, channel), bytes);
   }
 
   // --- control memory ------------------------------------------------------------------------------------------
@@ -215,11 +208,10 @@ class Tcp {
   static constexpr int channels = 2;
   static constexpr std::size_t control_bytes = 8U << 20;
 
-  using Mapping = std::unique_ptr<std::byte, detail::Unmap>;
   struct Peer {
     std::string about;
     Descriptor process;
-    Mapping copy;
+    detail::PrivateMemory copy;
     mutable std::array<detail::TcpConnection, channels> connections;
   };
 
@@ -227,16 +219,9 @@ class Tcp {
       : rank_(request.rank),
         size_(request.size),
         heap_bytes_(round_up(request.heap_bytes, page_bytes)),
-        own_(map(control_bytes + heap_bytes_)),
+        own_(detail::private_memory(control_bytes + heap_bytes_)),
         peers_(static_cast<std::size_t>(request.size)) {}
 
-  /// Zeros; pages are taken as they are touched.
-  static Mapping map(std::size_t bytes) {
-    void* const memory =
-        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) throw detail::system_failure("no address space for " + format_bytes(bytes));
-    return Mapping(static_cast<std::byte*>(memory), detail::Unmap{bytes});
-  }
   detail::TcpConnection& connection(int peer, Channel channel) noexcept {
     return peers_[static_cast<std::size_t>(peer)].connections[static_cast<std::size_t>(channel)];
   }
@@ -247,7 +232,7 @@ class Tcp {
   bool crowded_ = false;
   bool closed_ = false;
   detail::ForkMark mark_;
-  Mapping own_;
+  detail::PrivateMemory own_;
   std::vector<Peer> peers_;
   std::vector<pollfd> polls_;
 };

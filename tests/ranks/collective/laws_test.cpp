@@ -67,3 +67,27 @@ TEST_CASE("pending all-reduces, parts of the world and messages between processe
     CHECK(world.ledger().balanced());
   });
 }
+
+// Data of both go over the same connections, so their order must not depend on when a rank finishes the older one.
+// Where posts are not awaited before data are sent (Tcp), a later collective used to overtake a pending one.
+TEST_CASE("a collective does not overtake a pending one that some rank finishes later") {
+  const int count = ranks();
+  const Case<float, Sum> first(count, 70001, Sum{}, 1);
+  const Case<float, Sum> second(count, 70001, Sum{}, 2);
+  on_ranks(count, [&](int rank) {
+    World world = join<TestTransport>();
+    for (int late = 0; late < count; ++late) {
+      GuardedBuffer<float> x(nullptr, first.count());
+      GuardedBuffer<float> y(nullptr, second.count());
+      x.fill(first.inputs[static_cast<std::size_t>(rank)]);
+      y.fill(second.inputs[static_cast<std::size_t>(rank)]);
+      auto pending = begin_all_reduce(world, x.span(), Sum{});
+      if (rank != late) pending.finish();
+      all_reduce(world, y.span(), Sum{});
+      if (rank == late) pending.finish();
+      CHECK(x.holds(first.result));
+      CHECK(y.holds(second.result));
+    }
+    CHECK(world.ledger().balanced());
+  });
+}

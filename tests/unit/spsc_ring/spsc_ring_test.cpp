@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ring of slots: bytes come out as they went in, whatever the cuts, the wrap-around and the counters' start.
 #include "tandem/transport/detail/spsc_ring.hpp"
+#include "tandem/transport/detail/stream.hpp"
 
 #include <doctest/doctest.h>
 #include <sched.h>
@@ -60,7 +61,7 @@ void stream(std::size_t slot_bytes, std::uint64_t start, int messages, std::uint
       for (auto& byte : message) byte = pattern(at++);
       std::span<const std::byte> left(message);
       while (!left.empty()) {
-        const std::size_t part = writer.write_some(left);
+        const std::size_t part = write_some(writer, left);
         left = left.subspan(part);
         if (part == 0) sched_yield();
       }
@@ -74,7 +75,7 @@ void stream(std::size_t slot_bytes, std::uint64_t start, int messages, std::uint
   while (at < total) {
     if (cuts() % 2 == 0) {
       piece.resize(1 + cuts() % (2 * slot_bytes));
-      const std::size_t part = reader.read_some(piece);
+      const std::size_t part = read_some(reader, piece);
       for (std::size_t i = 0; i < part; ++i) wrong += piece[i] != pattern(at++) ? 1 : 0;
       if (part == 0) sched_yield();
     } else {
@@ -106,19 +107,19 @@ TEST_CASE("a ring's capacity is its slots, and a full one takes nothing") {
   RingReader reader(memory.storage, 64);
   std::vector<std::byte> in(10 * 8 * 64 + 3);
   for (std::size_t i = 0; i < in.size(); ++i) in[i] = pattern(i);
-  CHECK(writer.write_some(in) == 8 * 64);
-  CHECK(writer.write_some(std::span(in).subspan(512)) == 0);
+  CHECK(write_some(writer, in) == 8 * 64);
+  CHECK(write_some(writer, std::span(in).subspan(512)) == 0);
   CHECK(writer.reserve().empty());
   std::vector<std::byte> out(in.size());
-  CHECK(reader.read_some(std::span(out).first(63)) == 63);
+  CHECK(read_some(reader, std::span(out).first(63)) == 63);
   CHECK(writer.reserve().empty());  // a slot is free only when all of it was read
-  CHECK(reader.read_some(std::span(out).subspan(63, 1)) == 1);
+  CHECK(read_some(reader, std::span(out).subspan(63, 1)) == 1);
   CHECK(writer.reserve().size() == 64);
   std::size_t written = 512;
   std::size_t read = 64;
   while (read < in.size()) {
-    written += writer.write_some(std::span(in).subspan(written));
-    read += reader.read_some(std::span(out).subspan(read));
+    written += write_some(writer, std::span(in).subspan(written));
+    read += read_some(reader, std::span(out).subspan(read));
   }
   CHECK(out == in);
   CHECK(reader.peek().empty());
@@ -136,8 +137,8 @@ TEST_CASE("messages of one less, exactly and one more than the capacity, and ten
       std::size_t written = 0;
       std::size_t read = 0;
       while (read < length) {
-        written += writer.write_some(std::span<const std::byte>(in).subspan(written));
-        read += reader.read_some(std::span(out).subspan(read));
+        written += write_some(writer, std::span<const std::byte>(in).subspan(written));
+        read += read_some(reader, std::span(out).subspan(read));
       }
       REQUIRE(out == in);
     }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tandem/transport/detail/stream.hpp"
 #include "tandem/transport/detail/tcp_socket.hpp"
 
 using namespace tandem;
@@ -107,13 +108,13 @@ TEST_CASE("C036: a stream and publications arrive whole and in order over a wire
       if (!wire.first.connection.reserve().empty()) {
         wire.first.connection.publish(7, std::span(wire.first.control).subspan(7, 1));
         ++number;
-        left = left.subspan(wire.first.connection.write_some(part));
+        left = left.subspan(write_some(wire.first.connection, part));
       }
     }
     wire.first.connection.flush();
     wire.carry(1);
     wire.second.connection.pull();
-    const std::size_t count = wire.second.connection.read_some(piece);
+    const std::size_t count = read_some(wire.second.connection, piece);
     got.insert(got.end(), piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(count));
     if (!got.empty()) CHECK(static_cast<std::size_t>(wire.second.copy[7]) >= (got.size() + 499) / 500);
   }
@@ -129,16 +130,16 @@ TEST_CASE("more than all buffers hold waits, and nothing is lost") {
   first.connection = TcpConnection(std::move(a), limits, first.copy.data());
   second.connection = TcpConnection(std::move(b), limits, second.copy.data());
   const auto sent = pattern(std::size_t{32} << 20, 2);
-  const std::size_t taken = first.connection.write_some(sent);
+  const std::size_t taken = write_some(first.connection, sent);
   CHECK(taken < sent.size());
   CHECK(first.connection.reserve().empty());
   std::vector<std::byte> got(sent.size());
   std::size_t received = 0;
   std::size_t written = taken;
   while (received < sent.size()) {
-    written += first.connection.write_some(std::span(sent).subspan(written));
+    written += write_some(first.connection, std::span(sent).subspan(written));
     first.connection.flush();
-    received += second.connection.read_some(std::span(got).subspan(received));
+    received += read_some(second.connection, std::span(got).subspan(received));
   }
   CHECK(got == sent);
 }
@@ -149,7 +150,7 @@ TEST_CASE("a word that is told again and again to one who does not read takes no
   const FrameLimits limits{1024, {0, control_bytes}, false};
   first.connection = TcpConnection(std::move(a), limits, first.copy.data());
   const auto much = pattern(std::size_t{32} << 20, 3);
-  first.connection.write_some(much);  // now the kernel takes no more
+  write_some(first.connection, much);  // now the kernel takes no more
   const std::size_t before = first.connection.undelivered();
   for (int turn = 0; turn < 1000; ++turn) first.connection.publish(64, std::span(first.control).first(8));
   CHECK(first.connection.undelivered() <= before + 1);
@@ -158,7 +159,7 @@ TEST_CASE("a word that is told again and again to one who does not read takes no
 TEST_CASE("with checksums a flipped bit is a fault; without, what cannot be a frame is") {
   for (const bool checked : {true, false}) {
     Wire wire(checked);
-    wire.first.connection.write_some(pattern(900, 4));
+    write_some(wire.first.connection, pattern(900, 4));
     ::poll(nullptr, 0, 20);
     // In the payload when there are checksums, else in the frame's mark.
     wire.carry(4096, [&](std::span<std::byte> bytes) { bytes[checked ? 300 : 4] ^= std::byte{16}; });
@@ -173,7 +174,7 @@ TEST_CASE("with checksums a flipped bit is a fault; without, what cannot be a fr
 TEST_CASE("a connection that ends says how: with a goodbye, in the middle of a message, by a reset") {
   SUBCASE("a goodbye, after what was sent before") {
     Wire wire;
-    wire.first.connection.write_some(pattern(100, 5));
+    write_some(wire.first.connection, pattern(100, 5));
     wire.first.connection.say_goodbye();
     wire.first.connection.flush();
     ::poll(nullptr, 0, 20);
@@ -181,20 +182,20 @@ TEST_CASE("a connection that ends says how: with a goodbye, in the middle of a m
     settle(wire.second);
     CHECK_FALSE(wire.second.connection.left());  // not before what was sent is taken
     std::vector<std::byte> got(100);
-    CHECK(wire.second.connection.read_some(got) == 100);
+    CHECK(read_some(wire.second.connection, got) == 100);
     settle(wire.second);
     CHECK(wire.second.connection.left());
     CHECK(wire.second.connection.fault() == "");
   }
   SUBCASE("cut off between messages: what arrived can still be read") {
     Wire wire;
-    wire.first.connection.write_some(pattern(100, 5));
+    write_some(wire.first.connection, pattern(100, 5));
     ::poll(nullptr, 0, 20);
     wire.carry(4096);
     wire.half_close();
     std::vector<std::byte> got(100);
     settle(wire.second);
-    CHECK(wire.second.connection.read_some(got) == 100);
+    CHECK(read_some(wire.second.connection, got) == 100);
     settle(wire.second);
     CHECK(wire.second.connection.broken());
     CHECK_FALSE(wire.second.connection.left());
@@ -202,7 +203,7 @@ TEST_CASE("a connection that ends says how: with a goodbye, in the middle of a m
   }
   SUBCASE("cut off in the middle of a message") {
     Wire wire;
-    wire.first.connection.write_some(pattern(900, 5));
+    write_some(wire.first.connection, pattern(900, 5));
     ::poll(nullptr, 0, 20);
     wire.carry(500);
     wire.cut();
@@ -215,7 +216,7 @@ TEST_CASE("a connection that ends says how: with a goodbye, in the middle of a m
     wire.reset();
     settle(wire.second);
     CHECK(wire.second.connection.broken());
-    wire.second.connection.write_some(pattern(100, 6));
+    write_some(wire.second.connection, pattern(100, 6));
     wire.second.connection.publish(0, std::span(wire.second.control).first(8));
     wire.second.connection.flush();
     CHECK_FALSE(wire.second.connection.left());
@@ -232,4 +233,14 @@ TEST_CASE("a connection that met itself is told from a true one") {
   const auto [near, far] = connected_sockets();
   CHECK_FALSE(met_itself(near));
   CHECK_FALSE(met_itself(far));
+}
+
+// A rank that computed for more than 30 s while data waited for it was called unreachable.
+TEST_CASE("a peer that does not read for long is no dead peer") {
+  const auto [near, far] = connected_sockets();
+  set_options(near);
+  int limit = -1;
+  socklen_t length = sizeof limit;
+  REQUIRE(::getsockopt(near.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, &length) == 0);
+  CHECK(limit == 0);
 }

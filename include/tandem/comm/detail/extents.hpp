@@ -17,14 +17,14 @@ namespace tandem::detail {
 class Extents {
  public:
   /// Everything in `space` is free; `grain` divides all offsets and sizes.
-  Extents(Range space, std::size_t grain) : grain_(grain), most_(space.size()) {
+  Extents(Range space, std::size_t grain) : grain_(grain) {
     insert({round_up(space.begin, grain), space.end / grain * grain});
   }
 
   /// A free range of at least `bytes` (rounded up to the grain, at least one), its begin a multiple of `alignment`
   /// (a multiple of the grain). Empty optional when nothing fits.
   std::optional<Range> take(std::size_t bytes, std::size_t alignment) {
-    if (bytes > most_) return std::nullopt;  // also before rounding up could wrap
+    if (by_size_.empty() || bytes > by_size_.rbegin()->first) return std::nullopt;  // so rounding up cannot wrap
     const std::size_t need = round_up(bytes == 0 ? 1 : bytes, grain_);
     for (auto it = by_size_.lower_bound({need, 0}); it != by_size_.end(); ++it) {
       const Range whole{it->second, it->second + it->first};
@@ -82,7 +82,6 @@ class Extents {
   }
 
   std::size_t grain_;
-  std::size_t most_;
   std::map<std::size_t, std::size_t> free_;                // begin -> end
   std::set<std::pair<std::size_t, std::size_t>> by_size_;  // (size, begin): the lowest address among equal sizes
   std::map<std::size_t, std::size_t> used_;                // begin -> end

@@ -40,11 +40,10 @@ struct Watch {
   template <class Ready>
   std::optional<Trouble> look(Operation& operation, int member, Ready ready) {
     if (!operation.deadline) operation.deadline = Deadline::after(operation.timeout);
-    endpoint.progress();
     for (int other = 0; other < static_cast<int>(blocks.size()); ++other) {
       if (other == rank) continue;
-      const Health health =
-          endpoint.health(endpoint_of(other));  // first: what a rank says before it leaves is here then
+      // Looked at first: what a rank said before it left is here then.
+      const Health health = endpoint.health(endpoint_of(other));
       if (gave_up(other)) {
         if (ready()) return std::nullopt;  // a rank that can find out by itself has the better words
         const Block& theirs = block(other);

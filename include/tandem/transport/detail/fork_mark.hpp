@@ -4,29 +4,23 @@
 
 #include <sys/mman.h>
 
-#include <memory>
+#include <cstddef>
 
 #include "tandem/core/bytes.hpp"
-#include "tandem/transport/detail/descriptor.hpp"
+#include "tandem/transport/detail/private_memory.hpp"
 
 namespace tandem::detail {
 
 class ForkMark {
  public:
   ForkMark() {
-    void* const page = ::mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED) throw system_failure("mapping a page failed");
-    alive_.reset(static_cast<unsigned char*>(page));
-    *alive_ = 1;
-    ::madvise(page, page_bytes, MADV_WIPEONFORK);  // a child reads zero
+    *page_ = std::byte{1};
+    ::madvise(page_.get(), page_bytes, MADV_WIPEONFORK);  // a child reads zero
   }
-  bool forked() const noexcept { return alive_ != nullptr && *alive_ == 0; }
+  bool forked() const noexcept { return page_ != nullptr && *page_ == std::byte{0}; }
 
  private:
-  struct Unmap {
-    void operator()(unsigned char* page) const noexcept { ::munmap(page, page_bytes); }
-  };
-  std::unique_ptr<unsigned char, Unmap> alive_;
+  PrivateMemory page_ = private_memory(page_bytes);
 };
 
 }  // namespace tandem::detail

@@ -69,22 +69,6 @@ class RingWriter {
     control_->lengths[head_ % ring_slots] = static_cast<std::uint32_t>(bytes);
     control_->head.store(++head_, std::memory_order_release);
   }
-  /// Copies as much as fits now, slot by slot; returns the number of bytes taken.
-  std::size_t write_some(std::span<const std::byte> bytes) noexcept {
-    std::size_t done = 0;
-    while (done < bytes.size()) {
-      const auto slot = reserve();
-      if (slot.empty()) break;
-      const std::size_t part = std::min(slot.size(), bytes.size() - done);
-      copy_bytes(slot.data(), bytes.data() + done, part);
-      commit(part);
-      done += part;
-    }
-    return done;
-  }
-  /// The word that changes when the reader frees a slot.
-  const std::atomic<std::uint64_t>& awaited() const noexcept { return control_->tail; }
-  const std::atomic<std::uint64_t>& published() const noexcept { return control_->head; }
 
  private:
   RingControl* control_ = nullptr;
@@ -123,20 +107,6 @@ class RingReader {
       control_->tail.store(++tail_, std::memory_order_release);
     }
   }
-  /// Copies out what has arrived, at most bytes.size(); returns the number of bytes copied.
-  std::size_t read_some(std::span<std::byte> bytes) noexcept {
-    std::size_t done = 0;
-    while (done < bytes.size()) {
-      const auto seen = peek();
-      if (seen.empty()) break;
-      const std::size_t part = std::min(seen.size(), bytes.size() - done);
-      copy_bytes(bytes.data() + done, seen.data(), part);
-      consume(part);
-      done += part;
-    }
-    return done;
-  }
-  const std::atomic<std::uint64_t>& awaited() const noexcept { return control_->head; }
 
  private:
   RingControl* control_ = nullptr;

@@ -24,15 +24,14 @@
 #include <vector>
 
 #include "tandem/core/bytes.hpp"
-#include "tandem/core/copy.hpp"
 #include "tandem/transport/detail/descriptor.hpp"
 #include "tandem/transport/detail/tcp_frame.hpp"
 
 namespace tandem::detail {
 
-/// Both ends of the stream at once: reserve / commit and write_some send, peek / consume and read_some receive, as with
-/// RingWriter and RingReader. Frames go out in the order of commit and publish; the kernel takes what it can, the rest
-/// waits here: at most `slots` frames of the stream, and publications.
+/// Both ends of the stream at once: reserve / commit send, peek / consume receive, as with RingWriter and RingReader.
+/// Frames go out in the order of commit and publish; the kernel takes what it can, the rest waits here: at most `slots`
+/// frames of the stream, and publications.
 class TcpConnection {
  public:
   static constexpr std::size_t slots = 8;
@@ -57,18 +56,6 @@ class TcpConnection {
     streamed_ += bytes;
     ++waiting_;
     flush();
-  }
-  std::size_t write_some(std::span<const std::byte> bytes) noexcept {
-    std::size_t done = 0;
-    while (done < bytes.size()) {
-      const auto slot = reserve();
-      if (slot.empty()) break;
-      const std::size_t part = std::min(slot.size(), bytes.size() - done);
-      copy_bytes(slot.data(), bytes.data() + done, part);
-      commit(part);
-      done += part;
-    }
-    return done;
   }
   /// What lies at `position` of this rank's control memory is now `bytes`. Goes with the next flush.
   void publish(std::uint64_t position, std::span<const std::byte> bytes) noexcept {
@@ -125,18 +112,6 @@ class TcpConnection {
     front_ = false;
     used_ = 0;
     take_frames();
-  }
-  std::size_t read_some(std::span<std::byte> bytes) noexcept {
-    std::size_t done = 0;
-    while (done < bytes.size()) {
-      const auto seen = peek();
-      if (seen.empty()) break;
-      const std::size_t part = std::min(seen.size(), bytes.size() - done);
-      copy_bytes(bytes.data() + done, seen.data(), part);
-      consume(part);
-      done += part;
-    }
-    return done;
   }
   /// Takes what has arrived, up to the next frame of the stream: publications appear in the copy.
   void pull() noexcept {

@@ -27,6 +27,13 @@ using TcpSecret = std::vector<std::uint8_t>;
 inline constexpr std::size_t secret_least_bytes = 16;
 inline constexpr std::size_t secret_most_bytes = 4096;
 
+inline void require_length(const TcpSecret& secret, const std::string& what) {
+  if (secret.size() >= secret_least_bytes && secret.size() <= secret_most_bytes) return;
+  throw Error(ErrorKind::environment, "tandem: the job's secret in " + what + " has " + std::to_string(secret.size()) +
+                                          " bytes, but must have " + std::to_string(secret_least_bytes) + " to " +
+                                          std::to_string(secret_most_bytes));
+}
+
 /// All of an open file from its beginning, whatever its offset: ranks that inherit one descriptor share the offset.
 inline TcpSecret read_secret(const Descriptor& file, const std::string& what) {
   TcpSecret secret(secret_most_bytes + 1);
@@ -41,12 +48,7 @@ inline TcpSecret read_secret(const Descriptor& file, const std::string& what) {
   }
   secret.resize(length);
   while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
-  if (secret.size() < secret_least_bytes || secret.size() > secret_most_bytes) {
-    throw Error(ErrorKind::environment, "tandem: the job's secret in " + what + " has " +
-                                            std::to_string(secret.size()) + " bytes, but must have " +
-                                            std::to_string(secret_least_bytes) + " to " +
-                                            std::to_string(secret_most_bytes));
-  }
+  require_length(secret, what);
   return secret;
 }
 
@@ -74,11 +76,7 @@ inline std::optional<TcpSecret> configured_secret() {
     // Programs that this one starts, and whoever may read its environment from now on, do not get it.
     if (char* const in_place = std::getenv("TANDEM_SECRET")) std::memset(in_place, 'x', std::strlen(in_place));
     ::unsetenv("TANDEM_SECRET");
-    if (secret.size() < secret_least_bytes || secret.size() > secret_most_bytes) {
-      throw Error(ErrorKind::environment, "tandem: TANDEM_SECRET has " + std::to_string(secret.size()) +
-                                              " bytes, but must have " + std::to_string(secret_least_bytes) + " to " +
-                                              std::to_string(secret_most_bytes));
-    }
+    require_length(secret, "TANDEM_SECRET");
     kept = std::move(secret);
   }
   if (kept) return kept;

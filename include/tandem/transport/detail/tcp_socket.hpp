@@ -122,8 +122,9 @@ inline Descriptor open_socket(int family) {
   return socket;
 }
 
-/// For a socket that carries a job's data. A host that vanished without a word is noticed after 30 s of silence or of
-/// unanswered data; a process that ended, at once (its kernel says so).
+/// For a socket that carries a job's data. A process that ended is noticed at once (its kernel says so), a host that
+/// vanished without a word after 30 s of silence, or at the operation's deadline while data are under way. No
+/// TCP_USER_TIMEOUT: it would also end connections to a rank that computes for longer than that while data wait for it.
 inline void set_options(const Descriptor& socket) noexcept {
   const auto set = [&](int level, int option, int value) {
     ::setsockopt(socket.get(), level, option, &value, sizeof value);
@@ -133,7 +134,6 @@ inline void set_options(const Descriptor& socket) noexcept {
   set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set(IPPROTO_TCP, TCP_KEEPCNT, 4);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30000);
 }
 
 /// Ports that a firewall lets through; {0, 0}: whatever the system gives.
