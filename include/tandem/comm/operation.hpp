@@ -41,6 +41,7 @@ class Operation {
     ticket = other.ticket;
     timeout = other.timeout;
     deadline = other.deadline;
+    compared = other.compared;
     std::swap(protocol_, other.protocol_);
     std::swap(abandon_, other.abandon_);
     return *this;
@@ -55,6 +56,7 @@ class Operation {
   std::uint64_t sequence = 0;
   std::uint64_t ticket = 0;  // of the flight recorder
   std::chrono::nanoseconds timeout{};
+  bool compared = true;                // false while data travel before all members' posts were looked at
   std::optional<Deadline> deadline{};  // set at the first long wait: a fast operation reads no clock
 
  private:

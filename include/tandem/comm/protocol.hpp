@@ -152,6 +152,7 @@ class Protocol {
   /// awaited at the end (see settle), and what a member sends is taken when its own post was compared. Held operations
   /// go first there too: see await_posts.
   void begin(Operation& operation) {
+    operation.compared = T::has_windows;
     if constexpr (T::has_windows)
       await_posts(operation);
     else if (!held_.empty())
@@ -165,6 +166,7 @@ class Protocol {
   }
   void settle([[maybe_unused]] Operation& operation) {
     if constexpr (!T::has_windows) await_posts(operation);
+    operation.compared = true;
   }
   /// The same without a look at older operations.
   void compare_posts(Operation& operation) {
@@ -350,9 +352,17 @@ class Protocol {
   template <class Ready>
   void check(Operation& operation, int member, Ready ready) {
     if (const auto trouble = watch_.look(operation, member, ready)) {
+      // Others may still ask where this rank, which did not get to compare, has called from.
+      if (!operation.compared) explain_site(endpoint(), others_, own(), operation.sequence, operation.call.site.text());
       fail(operation, trouble->kind, trouble->peer, trouble->what);
     }
     if (poison_->is_set()) require_usable();
+    // A rank that called something else sends no data, and waits for this one's words.
+    for (int other = 0; other < size() && !operation.compared; ++other) {
+      if (line_of(operation, other).sequence.load(std::memory_order_acquire) == operation.sequence) {
+        compare_with(operation, other);
+      }
+    }
   }
   std::chrono::nanoseconds timeout_of(const CallOptions& options) const noexcept {
     return options.timeout.has_value() ? *options.timeout : timeout_;

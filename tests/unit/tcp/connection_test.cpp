@@ -244,3 +244,15 @@ TEST_CASE("a peer that does not read for long is no dead peer") {
   REQUIRE(::getsockopt(near.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, &length) == 0);
   CHECK(limit == 0);
 }
+
+// Each rank that left after a mismatch waited a second for a peer that had already gone.
+TEST_CASE("after a reset nothing counts as still to be delivered") {
+  auto [near, far] = connected_sockets();
+  End first;
+  first.connection = TcpConnection(std::move(near), {1024, {0, control_bytes}, false}, first.copy.data());
+  write_some(first.connection, pattern(std::size_t{32} << 20, 7));  // more than the other end takes unread
+  CHECK(first.connection.undelivered() > 0);
+  far.reset();  // with unread data: its kernel answers with a reset
+  ::poll(nullptr, 0, 50);
+  CHECK(first.connection.undelivered() == 0);
+}

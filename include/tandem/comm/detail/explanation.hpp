@@ -41,6 +41,10 @@ std::string explained_site(T& endpoint, int peer, const Block& theirs, std::uint
   Backoff backoff(0);
   while (!patience.expired()) {
     endpoint.progress();
+    if constexpr (!T::has_windows) {  // the words come behind data that the peer has sent, which nobody wants any more
+      auto& in = endpoint.incoming(peer, Channel::collective);
+      for (auto seen = in.peek(); !seen.empty(); seen = in.peek()) in.consume(seen.size());
+    }
     if (theirs.explained.load(std::memory_order_acquire) == sequence) return read_text(theirs.site);
     if (!backoff.wait()) continue;
     if (endpoint.health(peer) != Health::alive) break;

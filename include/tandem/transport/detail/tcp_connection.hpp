@@ -145,8 +145,11 @@ class TcpConnection {
   const std::string& fault() const noexcept { return fault_; }
   /// Has a frame of the stream arrived that nobody has taken yet?
   bool holds_data() const noexcept { return front_; }
-  /// Bytes that the peer's kernel does not have yet, and frames that this one's has not.
+  /// Bytes that the peer's kernel does not have yet, and frames that this one's has not; none once it can take no more.
   std::size_t undelivered() const noexcept {
+    pollfd state{socket_.get(), 0, 0};
+    // After a reset the kernel goes on counting what it has thrown away.
+    if (::poll(&state, 1, 0) == 1 && (state.revents & (POLLERR | POLLHUP)) != 0) return 0;
     int left = 0;
     ::ioctl(socket_.get(), SIOCOUTQ, &left);
     return queue_.size() + static_cast<std::size_t>(left);
