@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks on any hosts, over TCP: two authenticated sockets per pair, one for collectives and one for messages. Needs
-// OpenSSL and ISA-L (CMake target tandem::tcp).
+// Ranks on any hosts, over TCP: authenticated sockets per pair, one or more for collectives and as many for messages.
+// Needs OpenSSL and ISA-L (CMake target tandem::tcp).
 #pragma once
 
 #include <poll.h>
@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,12 +25,12 @@
 #include "tandem/core/env.hpp"
 #include "tandem/core/error.hpp"
 #include "tandem/core/processors.hpp"
+#include "tandem/core/stream.hpp"
 #include "tandem/transport/concepts.hpp"
 #include "tandem/transport/detail/fork_mark.hpp"
 #include "tandem/transport/detail/private_memory.hpp"
 #include "tandem/transport/detail/process.hpp"
-#include "tandem/transport/detail/stream.hpp"
-#include "tandem/transport/detail/tcp_connection.hpp"
+#include "tandem/transport/detail/tcp_link.hpp"
 #include "tandem/transport/detail/tcp_meeting.hpp"
 #include "tandem/transport/detail/tcp_mesh.hpp"
 
@@ -42,7 +43,7 @@ class Tcp {
  public:
   static constexpr const char* name = "Tcp";
   static constexpr Reach reach = Reach::network;
-  static constexpr std::size_t channel_capacity = detail::TcpConnection::slots;
+  static constexpr std::size_t channel_capacity = detail::TcpLink::slots;
   static constexpr bool has_windows = false;
   static constexpr bool moves_device_memory = false;
   static constexpr std::size_t frame_bytes = 64U << 10;
@@ -53,7 +54,7 @@ class Tcp {
     Tcp self(request);
     detail::TcpParty party = detail::party_of(request, deadline);
     auto meeting = detail::meet_for_tcp(party, request);
-    auto sockets = detail::connect_mesh(party, meeting.listening, meeting.addresses(), channels);
+    auto sockets = detail::connect_mesh(party, meeting.listening, meeting.addresses(), channels * party.sockets);
     const detail::FrameLimits limits{frame_bytes, self.control(), party.checked};
     for (int peer = 0; peer < request.size; ++peer) {
       Peer& it = self.peers_[static_cast<std::size_t>(peer)];
@@ -61,10 +62,10 @@ class Tcp {
       if (peer == request.rank) continue;
       if (!meeting.processes.empty()) it.process = std::move(meeting.processes[static_cast<std::size_t>(peer)]);
       it.copy = detail::private_memory(control_bytes);
-      for (int channel = 0; channel < channels; ++channel) {
-        it.connections[static_cast<std::size_t>(channel)] =
-            detail::TcpConnection(std::move(sockets[static_cast<std::size_t>(peer)][static_cast<std::size_t>(channel)]),
-                                  limits, it.copy.get());
+      auto next = std::make_move_iterator(sockets[static_cast<std::size_t>(peer)].begin());
+      for (detail::TcpLink& link : it.links) {
+        link = detail::TcpLink(std::vector<Descriptor>(next, next + party.sockets), limits, it.copy.get());
+        next += party.sockets;
       }
     }
     self.crowded_ = meeting.crowded();
@@ -79,8 +80,8 @@ class Tcp {
   int size() const noexcept { return size_; }
 
   // --- streams -------------------------------------------------------------------------------------------------
-  detail::TcpConnection& outgoing(int peer, Channel channel) noexcept { return connection(peer, channel); }
-  detail::TcpConnection& incoming(int peer, Channel channel) noexcept { return connection(peer, channel); }
+  detail::TcpLink& outgoing(int peer, Channel channel) noexcept { return link(peer, channel); }
+  detail::TcpLink& incoming(int peer, Channel channel) noexcept { return link(peer, channel); }
   std::size_t send_some(int peer, Channel channel, std::span<const std::byte> bytes) noexcept {
     return detail::write_some(outgoing(peer, channel), bytes);
   }
@@ -99,13 +100,13 @@ class Tcp {
   bool detach_heap(Range, const std::vector<Range>&) noexcept { return true; }  // nobody else reaches it
   void publish(std::span<const int> peers, std::span<const std::byte> changed) noexcept {
     const auto position = static_cast<std::uint64_t>(changed.data() - own_.get());
-    for (const int peer : peers) connection(peer, Channel::collective).publish(position, changed);
+    for (const int peer : peers) link(peer, Channel::collective).publish(position, changed);
   }
   void wake(const std::atomic<std::uint64_t>&) noexcept { flush(); }
   void progress() noexcept {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
-      connection(peer, Channel::collective).pull();
+      link(peer, Channel::collective).pull();
     }
     flush();
   }
@@ -118,12 +119,12 @@ class Tcp {
     std::vector<pollfd>& polls = polls_;
     polls.clear();
     for (Peer& peer : peers_) {
-      for (detail::TcpConnection& it : peer.connections) {
-        if (it.broken() || it.descriptor() < 0) continue;
+      peer.for_each_socket([&](detail::TcpConnection& it) {
+        if (it.broken()) return;
         // Unread data of a stream would end every sleep at once.
         const int events = (it.holds_data() ? 0 : POLLIN) | (it.has_unsent() ? POLLOUT : 0);
         if (events != 0) polls.push_back({it.descriptor(), static_cast<short>(events), 0});
-      }
+      });
     }
     const timespec limit{static_cast<time_t>(span.count() / 1'000'000'000),
                          static_cast<long>(span.count() % 1'000'000'000)};
@@ -135,26 +136,27 @@ class Tcp {
   /// On one host a dead process is noticed even while a child of it holds its sockets open; elsewhere a fork of a rank
   /// that dies later hides its end until the child is gone too.
   Health health(int peer) const noexcept {
-    const Peer& it = peers_[static_cast<std::size_t>(peer)];
+    Peer& it = peers_[static_cast<std::size_t>(peer)];
     const bool ended = it.process && detail::has_ended(it.process);
     bool unread = false;
     bool left = true;
     bool broken = false;
-    for (detail::TcpConnection& connection : it.connections) {
-      connection.pull();  // its goodbye may have arrived by now
-      unread = unread || connection.holds_data();
-      left = left && connection.left();  // on each, after all that was sent there
-      broken = broken || (connection.broken() && !connection.left());
-    }
+    it.for_each_socket([&](detail::TcpConnection& socket) {
+      socket.pull();  // its goodbye may have arrived by now
+      unread = unread || socket.holds_data();
+      left = left && socket.left();  // on each, after all that was sent there
+      broken = broken || (socket.broken() && !socket.left());
+    });
     if (left) return Health::left;
     return broken || (ended && !unread) ? Health::dead : Health::alive;
   }
   std::string describe(int peer) const { return peers_[static_cast<std::size_t>(peer)].about; }
   std::string ending(int peer) const {
-    for (const detail::TcpConnection& connection : peers_[static_cast<std::size_t>(peer)].connections) {
-      if (!connection.fault().empty()) return connection.fault();
-    }
-    return "died";
+    std::string words;
+    peers_[static_cast<std::size_t>(peer)].for_each_socket([&](const detail::TcpConnection& socket) {
+      if (words.empty()) words = socket.fault();
+    });
+    return words.empty() ? "died" : words;
   }
   bool forked() const noexcept { return mark_.forked(); }
 
@@ -163,11 +165,7 @@ class Tcp {
   void close() noexcept {
     if (own_ == nullptr || closed_ || forked()) return;
     closed_ = true;
-    for (Peer& peer : peers_) {
-      for (detail::TcpConnection& it : peer.connections) {
-        if (it.descriptor() >= 0) it.say_goodbye();
-      }
-    }
+    for (Peer& peer : peers_) peer.for_each_socket([](detail::TcpConnection& it) { it.say_goodbye(); });
     const Deadline patience = Deadline::after(std::chrono::seconds(30));
     Deadline progress = Deadline::never();
     std::size_t before = 0;
@@ -175,13 +173,12 @@ class Tcp {
       std::size_t left = 0;
       bool failed = false;
       for (Peer& peer : peers_) {
-        for (detail::TcpConnection& it : peer.connections) {
-          if (it.descriptor() < 0) continue;
+        peer.for_each_socket([&](detail::TcpConnection& it) {
           failed = failed || (it.broken() && !it.left());
-          if (it.broken()) continue;
+          if (it.broken()) return;
           it.flush();
           left += it.undelivered();
-        }
+        });
       }
       // A peer that takes nothing for a while is stopped, or has given up as well: likely when another one died.
       if (left != before) progress = Deadline::after(std::chrono::milliseconds(failed ? 100 : 1000));
@@ -189,19 +186,15 @@ class Tcp {
       if (left == 0 || patience.expired() || progress.expired()) break;
       ::poll(nullptr, 0, 1);
     }
-    for (Peer& peer : peers_) {
-      for (detail::TcpConnection& it : peer.connections) {
-        if (it.descriptor() >= 0) it.shut_down();
-      }
-    }
+    for (Peer& peer : peers_) peer.for_each_socket([](detail::TcpConnection& it) { it.shut_down(); });
   }
 
  private:
   void flush() noexcept {
     for (Peer& peer : peers_) {
-      for (detail::TcpConnection& it : peer.connections) {
+      peer.for_each_socket([](detail::TcpConnection& it) {
         if (it.has_unsent()) it.flush();
-      }
+      });
     }
   }
 
@@ -212,7 +205,14 @@ class Tcp {
     std::string about;
     Descriptor process;
     detail::PrivateMemory copy;
-    mutable std::array<detail::TcpConnection, channels> connections;
+    std::array<detail::TcpLink, channels> links;
+
+    template <class F>
+    void for_each_socket(F f) noexcept {
+      for (detail::TcpLink& link : links) {
+        for (detail::TcpConnection& socket : link.sockets()) f(socket);
+      }
+    }
   };
 
   explicit Tcp(const ConnectRequest& request)
@@ -222,8 +222,8 @@ class Tcp {
         own_(detail::private_memory(control_bytes + heap_bytes_)),
         peers_(static_cast<std::size_t>(request.size)) {}
 
-  detail::TcpConnection& connection(int peer, Channel channel) noexcept {
-    return peers_[static_cast<std::size_t>(peer)].connections[static_cast<std::size_t>(channel)];
+  detail::TcpLink& link(int peer, Channel channel) noexcept {
+    return peers_[static_cast<std::size_t>(peer)].links[static_cast<std::size_t>(channel)];
   }
 
   int rank_;
@@ -233,7 +233,7 @@ class Tcp {
   bool closed_ = false;
   detail::ForkMark mark_;
   detail::PrivateMemory own_;
-  std::vector<Peer> peers_;
+  mutable std::vector<Peer> peers_;  // a look at a peer's health takes in what has arrived
   std::vector<pollfd> polls_;
 };
 

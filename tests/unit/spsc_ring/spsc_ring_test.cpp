@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ring of slots: bytes come out as they went in, whatever the cuts, the wrap-around and the counters' start.
 #include "tandem/transport/detail/spsc_ring.hpp"
-#include "tandem/transport/detail/stream.hpp"
+#include "tandem/core/stream.hpp"
 
 #include <doctest/doctest.h>
 #include <sched.h>

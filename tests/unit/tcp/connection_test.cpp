@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tandem/transport/detail/stream.hpp"
+#include "tandem/core/stream.hpp"
 #include "tandem/transport/detail/tcp_socket.hpp"
 
 using namespace tandem;

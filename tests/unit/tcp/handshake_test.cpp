@@ -123,6 +123,8 @@ TEST_CASE("mistakes are told apart from attacks") {
   CHECK(refusal(client(), server(none)) == "that has a secret where this rank has none (TANDEM_INSECURE=1)");
   CHECK(refusal(client(secret, purpose, 8), server()) == "from a rank of another job");
   CHECK(refusal(client(secret, purpose, 7, true), server()) == "whose TANDEM_TCP_CRC differs from this rank's");
+  CHECK(refusal(client(secret, {1, 0, 2, 0, 4}, 7, false), server()) ==
+        "of rank 1, which opens 4 sockets where this rank opens 1 (TANDEM_TCP_SOCKETS)");
   CHECK(refusal(client(secret, {3, 1, 5, 0}), server()) == "of rank 3, which counts 5 ranks where this one counts 4");
   CHECK(refusal(client(secret, {3, 2, 4, 0}), server()) == "of rank 3 that looks for rank 2, and this is rank 1");
   for (const int from : {-1, 1, 4, 1000000}) {

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "tandem/comm/communicator.hpp"
+#include "tandem/core/stream.hpp"
 
 namespace tandem::detail {
 
@@ -87,12 +88,16 @@ std::uint64_t move_messages(Protocol<T>& protocol, Operation& operation, Outgoin
   T& endpoint = protocol.endpoint();
   const std::size_t data_out = out.data.size();
   const std::size_t data_in = in.data.size();
+  const LoanScope loans(out.to < 0 ? nullptr : &endpoint.outgoing(protocol.endpoint_of(out.to), channel));
   std::uint64_t sent = 0;
 
   const auto send_some = [&] {
     if (out.finished()) return false;
     auto& bytes = out.header.empty() ? out.data : out.header;
-    const std::size_t part = endpoint.send_some(protocol.endpoint_of(out.to), channel, bytes);
+    auto& to = endpoint.outgoing(protocol.endpoint_of(out.to), channel);
+    // What may be overwritten as soon as it is sent, or is the caller's for this call only, is copied.
+    const bool lends = !in_place && out.header.empty();
+    const std::size_t part = lends ? hand_over_some(to, bytes) : write_some(to, bytes);
     bytes = bytes.subspan(part);
     sent += part;
     return part != 0;

@@ -13,6 +13,7 @@
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/bytes.hpp"
 #include "tandem/core/copy.hpp"
+#include "tandem/core/stream.hpp"
 #include "tandem/reduce/apply.hpp"
 
 namespace tandem::detail {
@@ -21,13 +22,21 @@ namespace tandem::detail {
 template <class T, class E>
 class PairwiseSend {
  public:
-  /// `data` points to element 0; `range_for(member)` says what goes to a member.
+  /// `data` points to element 0; `range_for(member)` says what goes to a member. With `may_change`, what was handed to
+  /// a channel may be overwritten at once, else only when this is gone.
   template <class RangeFor>
-  PairwiseSend(Protocol<T>& protocol, const E* data, RangeFor range_for)
-      : protocol_(protocol), data_(data), left_(protocol.size()) {
+  PairwiseSend(Protocol<T>& protocol, const E* data, RangeFor range_for, bool may_change)
+      : protocol_(protocol), data_(data), left_(protocol.size()), may_change_(may_change) {
     for (int member = 0; member < protocol.size(); ++member) {
       left_[member] = member == protocol.rank() ? Range{} : range_for(member);
       if (!left_[member].empty()) ++open_;
+    }
+  }
+  PairwiseSend(const PairwiseSend&) = delete;
+  PairwiseSend& operator=(const PairwiseSend&) = delete;
+  ~PairwiseSend() {
+    for (int member = 0; member < protocol_.size(); ++member) {
+      if (member != protocol_.rank()) end_loans(channel_to(member));
     }
   }
   bool finished() const noexcept { return open_ == 0; }
@@ -56,13 +65,13 @@ class PairwiseSend {
       const int member = (protocol_.rank() + step) % protocol_.size();  // not all to the same one first
       Range& left = left_[member];
       if (left.empty()) continue;
-      auto& out = protocol_.endpoint().outgoing(protocol_.endpoint_of(member), Channel::collective);
+      auto& out = channel_to(member);
       const auto slot = out.reserve();
       if (slot.empty()) continue;
       const std::size_t count = std::min(std::max<std::size_t>(slot.size() / sizeof(E), 1), left.size());
-      copy_bytes(slot.data(), data_ + left.begin, count * sizeof(E));
-      out.commit(count * sizeof(E));
-      sent_ += count * sizeof(E);
+      const auto bytes = std::as_bytes(std::span(data_ + left.begin, count));
+      may_change_ ? copy_over(out, slot, bytes) : hand_over(out, slot, bytes);
+      sent_ += bytes.size();
       left.begin += count;
       if (left.empty()) --open_;
       moved = true;
@@ -71,18 +80,20 @@ class PairwiseSend {
   }
   bool could_advance() noexcept {
     for (int member = 0; member < protocol_.size(); ++member) {
-      if (!left_[member].empty() &&
-          !protocol_.endpoint().outgoing(protocol_.endpoint_of(member), Channel::collective).reserve().empty()) {
-        return true;
-      }
+      if (!left_[member].empty() && !channel_to(member).reserve().empty()) return true;
     }
     return false;
   }
 
  private:
+  auto& channel_to(int member) noexcept {
+    return protocol_.endpoint().outgoing(protocol_.endpoint_of(member), Channel::collective);
+  }
+
   Protocol<T>& protocol_;
   const E* data_;
   PerRank<Range> left_;
+  bool may_change_;
   int open_ = 0;
   std::uint64_t sent_ = 0;
 };
@@ -106,7 +117,7 @@ std::span<const E> arrived_from(Protocol<T>& protocol, Operation& operation, int
 template <class T, class E, class Op, class RangeFor>
 std::uint64_t exchange_and_fold(Protocol<T>& protocol, Operation& operation, const Op& op, const ChunkTable& table,
                                 const E* input, E* output, Range owned, RangeFor range_for, bool in_place) {
-  PairwiseSend<T, E> sending(protocol, input, range_for);
+  PairwiseSend<T, E> sending(protocol, input, range_for, in_place);
   PerRank<const E*> sources(protocol.size());
   std::size_t at = owned.begin;
   int missing = -1;
@@ -162,7 +173,7 @@ std::uint64_t exchange_and_fold(Protocol<T>& protocol, Operation& operation, con
 template <class T, class E, class Sends, class Receives>
 std::uint64_t exchange_and_copy(Protocol<T>& protocol, Operation& operation, const E* data, E* output, Sends sends,
                                 Receives receives, bool in_place = false) {
-  PairwiseSend<T, E> sending(protocol, data, sends);
+  PairwiseSend<T, E> sending(protocol, data, sends, in_place);
   PerRank<Range> left(protocol.size());
   int open = 0;
   for (int member = 0; member < protocol.size(); ++member) {

@@ -17,7 +17,9 @@
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/bytes.hpp"
 #include "tandem/core/copy.hpp"
+#include "tandem/core/stream.hpp"
 #include "tandem/reduce/fold.hpp"
+#include "tandem/reduce/functor.hpp"
 
 namespace tandem::detail {
 
@@ -92,6 +94,8 @@ class RingFlow {
   }
 
  private:
+  using Out = std::remove_reference_t<decltype(std::declval<T&>().outgoing(0, Channel::collective))>;
+  static constexpr bool scales_inputs = PreMulScalar<Op>::yes;
   static constexpr std::size_t fragments_per_round = 3;
   static_assert(2 * fragments_per_round < T::channel_capacity);
 
@@ -133,14 +137,16 @@ class RingFlow {
       const auto slot = out_.reserve();
       if (slot.empty()) return false;
       const std::size_t count = std::min(fragment_, range.end - raw_at_);
-      if constexpr (std::same_as<Op, Copy>) {
-        copy_bytes(slot.data(), input_ + raw_at_, count * sizeof(E));
-      } else {
-        const E* const source = input_ + raw_at_;
+      const E* const source = input_ + raw_at_;
+      if constexpr (scales_inputs) {
         E* const destination = reinterpret_cast<E*>(slot.data());
         fold(op_, protocol_.size(), &source, 1, &destination, 1, count, FoldStart::raw, FoldEnd::partial);
+        out_.commit(count * sizeof(E));
+      } else {
+        // In place, too: what is lent here changes only when the result of it arrives.
+        hand_over(out_, slot, std::as_bytes(std::span(source, count)));
       }
-      send(count);
+      sent_ += count * sizeof(E);
       raw_at_ += count;
       if (raw_at_ < range.end) return true;
     }
@@ -168,10 +174,11 @@ class RingFlow {
                          " where at most " + std::to_string(due * sizeof(E)) + " were due");
     }
     const E* const arrived = reinterpret_cast<const E*>(seen.data());
+    const bool lends = step.forwards && step.stores && Lending<Out>;
     E* destinations[2];
     int destination_count = 0;
     if (step.stores) destinations[destination_count++] = output_ + at_;
-    if (step.forwards) destinations[destination_count++] = reinterpret_cast<E*>(slot.data());
+    if (step.forwards && !lends) destinations[destination_count++] = reinterpret_cast<E*>(slot.data());
     if constexpr (!std::same_as<Op, Copy>) {
       if (step.folds) {
         const E* const sources[2] = {arrived, input_ + at_};
@@ -182,7 +189,12 @@ class RingFlow {
     }
     for (int k = 0; k < destination_count; ++k) copy_bytes(destinations[k], arrived, count * sizeof(E));
     in_.consume(seen.size());
-    if (step.forwards) send(count);
+    if (lends) {
+      hand_over(out_, slot, std::as_bytes(std::span<const E>(output_ + at_, count)));
+    } else if (step.forwards) {
+      out_.commit(count * sizeof(E));
+    }
+    if (step.forwards) sent_ += count * sizeof(E);
     at_ += count;
     if (count == due) {
       ++step_;
@@ -190,11 +202,6 @@ class RingFlow {
     }
     return true;
   }
-  void send(std::size_t count) {
-    out_.commit(count * sizeof(E));
-    sent_ += count * sizeof(E);
-  }
-
   Protocol<T>& protocol_;
   Operation& operation_;
   const Op& op_;
@@ -204,7 +211,8 @@ class RingFlow {
   const std::vector<RingStep>& steps_;
   int lower_;
   int higher_;
-  std::remove_reference_t<decltype(std::declval<T&>().outgoing(0, Channel::collective))>& out_;
+  Out& out_;
+  LoanScope<Out> loans_{&out_};
   std::remove_reference_t<decltype(std::declval<T&>().incoming(0, Channel::collective))>& in_;
   std::size_t fragment_ = 1;  // elements handed over at a time
   std::size_t round_ = 1;     // elements of each range in a round

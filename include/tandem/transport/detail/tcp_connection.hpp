@@ -30,8 +30,8 @@
 namespace tandem::detail {
 
 /// Both ends of the stream at once: reserve / commit send, peek / consume receive, as with RingWriter and RingReader.
-/// Frames go out in the order of commit and publish; the kernel takes what it can, the rest waits here: at most `slots`
-/// frames of the stream, and publications.
+/// Frames go out in the order of commit, lend and publish; the kernel takes what it can, the rest waits here: at most
+/// `slots` frames of the stream, and publications.
 class TcpConnection {
  public:
   static constexpr std::size_t slots = 8;
@@ -47,15 +47,26 @@ class TcpConnection {
   std::span<std::byte> reserve() noexcept {
     if (waiting_ >= slots) flush();
     if (waiting_ >= slots || broken()) return {};
-    if (open_.empty()) open_ = take(frame_bytes(limits_.payload_bytes));
-    return std::span(open_).subspan(sizeof(FrameHeader), limits_.payload_bytes);
+    if (open_.empty()) open_ = take(limits_.payload_bytes);
+    return std::span(open_).first(limits_.payload_bytes);
   }
   /// Sends the first `bytes` of what reserve() gave; 0 < bytes <= slot_bytes().
   void commit(std::size_t bytes) noexcept {
-    put(std::exchange(open_, {}), FrameKind::stream, streamed_, bytes);
-    streamed_ += bytes;
-    ++waiting_;
-    flush();
+    const std::byte* const payload = open_.data();
+    put_stream(payload, bytes, std::exchange(open_, {}));
+  }
+  /// Sends `memory` without a copy, when reserve() gave room: it must not change until keep_loans();
+  /// 0 < memory.size() <= slot_bytes().
+  void lend(std::span<const std::byte> memory) noexcept { put_stream(memory.data(), memory.size(), {}); }
+  /// The next frame begins at this byte of the stream: the ones between travelled elsewhere.
+  void continue_stream_at(std::uint64_t position) noexcept { streamed_ = position; }
+  /// The owner wants its memory back: copies what the kernel has not taken yet.
+  void keep_loans() noexcept {
+    for (Waiting& it : queue_) {
+      if (it.header.length == 0 || !it.bytes.empty()) continue;
+      it.bytes = copy_of({it.payload, it.header.length});
+      it.payload = it.bytes.data();
+    }
   }
   /// What lies at `position` of this rank's control memory is now `bytes`. Goes with the next flush.
   void publish(std::uint64_t position, std::span<const std::byte> bytes) noexcept {
@@ -63,27 +74,37 @@ class TcpConnection {
     for (std::size_t at = 0; at < bytes.size(); at += limits_.payload_bytes) {
       const auto part = bytes.subspan(at, std::min(limits_.payload_bytes, bytes.size() - at));
       // A word that is told again and again to one who does not read takes the place of its last value.
-      if (queue_.size() > 1 && queue_.back().kind == FrameKind::publication &&
-          queue_.back().position == position + at && queue_.back().payload == part.size()) {
+      if (queue_.size() > 1 && queue_.back().header.kind == FrameKind::publication &&
+          queue_.back().header.position == position + at && queue_.back().header.length == part.size()) {
         spare_.push_back(std::move(queue_.back().bytes));
         queue_.pop_back();
       }
-      auto memory = take(frame_bytes(part.size()));
-      std::memcpy(memory.data() + sizeof(FrameHeader), part.data(), part.size());
-      put(std::move(memory), FrameKind::publication, position + at, part.size());
+      auto memory = copy_of(part);
+      const std::byte* const payload = memory.data();
+      put(payload, part.size(), std::move(memory), FrameKind::publication, position + at);
     }
   }
   void say_goodbye() noexcept {
-    if (!broken()) put(take(frame_bytes(0)), FrameKind::goodbye, 0, 0);
+    if (!broken()) put(nullptr, 0, {}, FrameKind::goodbye, 0);
   }
   /// Gives the kernel what it takes.
   void flush() noexcept {
     while (!queue_.empty() && !broken()) {
-      std::array<iovec, 16> parts{};
+      std::array<iovec, 48> parts{};
       std::size_t count = 0;
       std::size_t skip = sent_of_first_;
-      for (auto it = queue_.begin(); it != queue_.end() && count < parts.size(); ++it, skip = 0) {
-        parts[count++] = {it->bytes.data() + skip, it->total - skip};
+      const auto add = [&](const void* begin, std::size_t bytes) {
+        const std::size_t skipped = std::min(skip, bytes);
+        skip -= skipped;
+        if (bytes == skipped) return;
+        // The kernel only reads; its type is shared with readv.
+        parts[count++] = {static_cast<std::byte*>(const_cast<void*>(begin)) + skipped, bytes - skipped};
+      };
+      for (auto it = queue_.begin(); it != queue_.end() && count + 3 <= parts.size(); ++it) {
+        static constexpr std::byte padding[frame_alignment]{};
+        add(&it->header, sizeof it->header);
+        add(it->payload, it->header.length);
+        add(padding, it->total() - sizeof it->header - it->header.length);
       }
       msghdr message{};
       message.msg_iov = parts.data();
@@ -105,6 +126,8 @@ class TcpConnection {
     if (!front_) pull();
     return front_ ? payload_.subspan(used_) : std::span<const std::byte>();
   }
+  /// Where in the stream the first byte of peek() lies, when there is one.
+  std::uint64_t front_position() const noexcept { return front_position_ + used_; }
   void consume(std::size_t bytes) noexcept {
     used_ += bytes;
     if (used_ < payload_.size()) return;
@@ -143,6 +166,10 @@ class TcpConnection {
   bool broken() const noexcept { return ended_ || left_ || !fault_.empty(); }
   /// Why, in words that follow the peer's name; empty when the peer just closed.
   const std::string& fault() const noexcept { return fault_; }
+  /// Takes nothing more from the peer; `why` follows its name.
+  void refuse(const std::string& why) noexcept {
+    if (fault_.empty()) fault_ = why;
+  }
   /// Has a frame of the stream arrived that nobody has taken yet?
   bool holds_data() const noexcept { return front_; }
   /// Bytes that the peer's kernel does not have yet, and frames that this one's has not; none once it can take no more.
@@ -159,11 +186,10 @@ class TcpConnection {
 
  private:
   struct Waiting {
-    std::vector<std::byte> bytes;
-    std::size_t total;  // on the wire
-    std::size_t payload;
-    std::uint64_t position;
-    FrameKind kind;
+    FrameHeader header;
+    const std::byte* payload;      // in `bytes`, or lent
+    std::vector<std::byte> bytes;  // empty when lent
+    std::size_t total() const noexcept { return frame_bytes(header.length); }
   };
 
   std::vector<std::byte> take(std::size_t bytes) noexcept {
@@ -175,25 +201,34 @@ class TcpConnection {
     if (memory.size() < bytes) memory.resize(bytes);
     return memory;
   }
-  void put(std::vector<std::byte> memory, FrameKind kind, std::uint64_t position, std::size_t payload) noexcept {
+  std::vector<std::byte> copy_of(std::span<const std::byte> bytes) noexcept {
+    auto memory = take(bytes.size());
+    std::memcpy(memory.data(), bytes.data(), bytes.size());
+    return memory;
+  }
+  void put(const std::byte* payload, std::size_t bytes, std::vector<std::byte> memory, FrameKind kind,
+           std::uint64_t position) noexcept {
     FrameHeader header{};
-    header.length = static_cast<std::uint32_t>(payload);
+    header.length = static_cast<std::uint32_t>(bytes);
     header.mark = frame_mark;
     header.kind = kind;
     header.checked = limits_.checked ? 1 : 0;
     header.position = position;
-    const std::size_t total = frame_bytes(payload);
-    std::memset(memory.data() + sizeof header + payload, 0, total - sizeof header - payload);
-    if (limits_.checked) header.crc = frame_checksum(header, std::span(memory).subspan(sizeof header, payload));
-    std::memcpy(memory.data(), &header, sizeof header);
-    queue_.push_back({std::move(memory), total, payload, position, kind});
+    if (limits_.checked) header.crc = frame_checksum(header, {payload, bytes});
+    queue_.push_back({header, payload, std::move(memory)});
+  }
+  void put_stream(const std::byte* payload, std::size_t bytes, std::vector<std::byte> memory) noexcept {
+    put(payload, bytes, std::move(memory), FrameKind::stream, streamed_);
+    streamed_ += bytes;
+    ++waiting_;
+    flush();
   }
   void drop_sent(std::size_t taken) noexcept {
     sent_of_first_ += taken;
-    while (!queue_.empty() && sent_of_first_ >= queue_.front().total) {
-      sent_of_first_ -= queue_.front().total;
-      if (queue_.front().kind == FrameKind::stream) --waiting_;
-      if (spare_.size() < 2 * slots) spare_.push_back(std::move(queue_.front().bytes));
+    while (!queue_.empty() && sent_of_first_ >= queue_.front().total()) {
+      sent_of_first_ -= queue_.front().total();
+      if (queue_.front().header.kind == FrameKind::stream) --waiting_;
+      if (!queue_.front().bytes.empty() && spare_.size() < 2 * slots) spare_.push_back(std::move(queue_.front().bytes));
       queue_.pop_front();
     }
   }
@@ -203,6 +238,7 @@ class TcpConnection {
       if (!frame) break;
       if (frame->header.kind == FrameKind::stream) {
         front_ = true;
+        front_position_ = frame->header.position;
         payload_ = frame->payload;
         return;
       }
@@ -229,6 +265,7 @@ class TcpConnection {
   std::byte* copy_ = nullptr;
   FrameReader reader_{FrameLimits{0, {}, false}};
   bool front_ = false;  // payload_ is the oldest frame of the stream
+  std::uint64_t front_position_ = 0;
   std::span<const std::byte> payload_;
   std::size_t used_ = 0;  // bytes of it already consumed
   bool left_ = false;

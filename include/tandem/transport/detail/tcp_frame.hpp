@@ -56,6 +56,7 @@ struct FrameLimits {
   std::size_t payload_bytes;  ///< longest payload
   Range control;              ///< where publications may go
   bool checked;               ///< every frame must carry a checksum
+  int sockets = 1;            ///< over which the stream is spread: with more than one, its frames here leave gaps
 };
 
 /// Takes bytes as they arrive, gives whole frames, in place. Holds a few frames at most, whatever is announced;
@@ -107,7 +108,7 @@ class FrameReader {
   void drop() noexcept {
     FrameHeader header;
     std::memcpy(&header, base_ + begin_, sizeof header);
-    if (header.kind == FrameKind::stream) position_ += header.length;
+    if (header.kind == FrameKind::stream) position_ = header.position + header.length;
     begin_ += frame_bytes(header.length);
     shown_ = false;
   }
@@ -126,7 +127,7 @@ class FrameReader {
       fault_ = "a frame arrived without the checksum that was agreed";
     } else if (header.kind == FrameKind::stream) {
       if (header.length == 0 || header.length > limits_.payload_bytes) refuse_length(header);
-      if (header.position != position_) {
+      if (header.position < position_ || (header.position != position_ && limits_.sockets == 1)) {
         fault_ = "a frame at byte " + std::to_string(header.position) + " of the stream arrived where byte " +
                  std::to_string(position_) + " was due";
       }

@@ -40,6 +40,7 @@ struct TcpPurpose {
   std::int32_t to = 0;       // rank of the server
   std::int32_t size = 0;     // ranks of the job, as the client counts
   std::int32_t channel = 0;  // which of the connections between the two; -1: only to meet
+  std::int32_t sockets = 1;  // that make one stream
   friend bool operator==(const TcpPurpose&, const TcpPurpose&) = default;
 };
 
@@ -51,6 +52,7 @@ struct TcpHello {
   std::uint64_t job;      // a hash of the job's name: a rank of another job is told apart from an attacker
   std::uint32_t secured;  // 1: HMACs are filled
   std::uint32_t checked;  // 1: frames carry checksums
+  std::uint32_t unused;
   std::array<std::uint8_t, 32> nonce;
 };
 struct TcpChallenge {
@@ -65,7 +67,7 @@ struct TcpWelcome {
   std::array<char, 8> mark;
 };
 inline constexpr std::array<char, 8> tcp_mark{'t', 'a', 'n', 'd', 'e', 'm', 'T', '1'};
-inline constexpr std::uint32_t tcp_version = 1;
+inline constexpr std::uint32_t tcp_version = 2;
 
 inline std::array<std::uint8_t, 32> fresh_nonce() {
   std::array<std::uint8_t, 32> nonce{};
@@ -83,18 +85,21 @@ class TcpHandshake {
   static TcpHandshake client(const TcpSecret& secret, const TcpPurpose& purpose, std::uint64_t job, bool checked) {
     TcpHandshake self(secret);
     self.client_ = true;
-    self.hello_ = {tcp_mark, tcp_version, 1, purpose, job, secret.empty() ? 0U : 1U, checked ? 1U : 0U, fresh_nonce()};
+    self.hello_ = {tcp_mark, tcp_version,  1, purpose, job, secret.empty() ? 0U : 1U, checked ? 1U : 0U,
+                   0,        fresh_nonce()};
     self.append(self.hello_);
     self.expected_ = sizeof(TcpChallenge);
     return self;
   }
   /// The end that accepted, rank `rank` of `size`.
-  static TcpHandshake server(const TcpSecret& secret, int rank, int size, std::uint64_t job, bool checked) {
+  static TcpHandshake server(const TcpSecret& secret, int rank, int size, std::uint64_t job, bool checked,
+                             int sockets = 1) {
     TcpHandshake self(secret);
     self.rank_ = rank;
     self.size_ = size;
     self.job_ = job;
     self.checked_ = checked;
+    self.sockets_ = sockets;
     self.expected_ = sizeof(TcpHello);
     return self;
   }
@@ -147,6 +152,10 @@ class TcpHandshake {
     }
     if ((hello_.checked != 0) != checked_) return refuse("whose TANDEM_TCP_CRC differs from this rank's");
     const TcpPurpose& it = hello_.purpose;
+    if (it.sockets != sockets_) {
+      return refuse("of rank " + std::to_string(it.from) + ", which opens " + std::to_string(it.sockets) +
+                    " sockets where this rank opens " + std::to_string(sockets_) + " (TANDEM_TCP_SOCKETS)");
+    }
     if (it.size != size_) {
       return refuse("of rank " + std::to_string(it.from) + ", which counts " + std::to_string(it.size) +
                     " ranks where this one counts " + std::to_string(size_));
@@ -220,6 +229,7 @@ class TcpHandshake {
   int size_ = 0;
   std::uint64_t job_ = 0;
   bool checked_ = false;
+  int sockets_ = 1;
   State state_ = State::talking;
   std::string reason_;
   TcpHello hello_{};

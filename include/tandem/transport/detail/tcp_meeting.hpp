@@ -121,6 +121,7 @@ inline TcpParty party_of(const ConnectRequest& request, Deadline deadline) {
   party.size = request.size;
   party.deadline = deadline;
   party.checked = environment_integer("TANDEM_TCP_CRC", 0, 1).value_or(0) == 1;
+  party.sockets = static_cast<int>(environment_integer("TANDEM_TCP_SOCKETS", 1, 16).value_or(1));
   if (auto secret = configured_secret()) {
     party.secret = std::move(*secret);
   } else if (on_one_host(request)) {

@@ -34,6 +34,7 @@ struct TcpParty {
   TcpSecret secret;
   std::uint64_t job = 0;
   bool checked = false;
+  int sockets = 1;  // per channel
   Deadline deadline = Deadline::never();
 
   Error failure(ErrorKind kind, int peer, const std::string& what) const {
@@ -89,8 +90,8 @@ inline Descriptor connect_to(const TcpParty& party, const std::vector<TcpAddress
         continue;
       }
       set_options(socket);
-      auto handshake =
-          TcpHandshake::client(party.secret, {party.rank, to, party.size, channel}, party.job, party.checked);
+      auto handshake = TcpHandshake::client(party.secret, {party.rank, to, party.size, channel, party.sockets},
+                                            party.job, party.checked);
       std::vector<std::byte> bytes(512);
       bool open = true;
       while (open && handshake.state() == TcpHandshake::State::talking) {
@@ -156,7 +157,7 @@ class TcpAcceptor {
     Deadline patience;
   };
   static constexpr std::chrono::seconds patience{5};
-  std::size_t most_guests() const noexcept { return 64 + 2 * static_cast<std::size_t>(party_.size); }
+  std::size_t most_guests() const noexcept { return 64 + 2 * static_cast<std::size_t>(party_.size * party_.sockets); }
 
   void admit() {
     for (int turn = 0; turn < 16; ++turn) {
@@ -170,9 +171,10 @@ class TcpAcceptor {
         if (silent == guests_.end()) continue;
         guests_.erase(silent);
       }
-      guests_.push_back({std::move(socket),
-                         TcpHandshake::server(party_.secret, party_.rank, party_.size, party_.job, party_.checked),
-                         Deadline::after(patience)});
+      guests_.push_back(
+          {std::move(socket),
+           TcpHandshake::server(party_.secret, party_.rank, party_.size, party_.job, party_.checked, party_.sockets),
+           Deadline::after(patience)});
     }
   }
   void hear(Guest& guest) {
@@ -207,23 +209,23 @@ class TcpAcceptor {
   std::string refusals_;
 };
 
-/// Sockets to every peer, [peer][channel]; the own row is empty. Each pair connects from the higher rank to the lower;
-/// a rank first connects downwards, then takes those from above, so nobody waits in a circle.
+/// Sockets to every peer, [peer][connection]; the own row is empty. Each pair connects from the higher rank to the
+/// lower; a rank first connects downwards, then takes those from above, so nobody waits in a circle.
 inline std::vector<std::vector<Descriptor>> connect_mesh(const TcpParty& party, const Descriptor& listening,
-                                                         const std::vector<TcpAddress>& addresses, int channels) {
+                                                         const std::vector<TcpAddress>& addresses, int connections) {
   std::vector<std::vector<Descriptor>> sockets(static_cast<std::size_t>(party.size));
-  for (auto& row : sockets) row.resize(static_cast<std::size_t>(channels));
+  for (auto& row : sockets) row.resize(static_cast<std::size_t>(connections));
   for (int peer = 0; peer < party.rank; ++peer) {
-    for (int channel = 0; channel < channels; ++channel) {
-      sockets[static_cast<std::size_t>(peer)][static_cast<std::size_t>(channel)] =
-          connect_to(party, {addresses[static_cast<std::size_t>(peer)]}, peer, channel);
+    for (int i = 0; i < connections; ++i) {
+      sockets[static_cast<std::size_t>(peer)][static_cast<std::size_t>(i)] =
+          connect_to(party, {addresses[static_cast<std::size_t>(peer)]}, peer, i);
     }
   }
-  int missing = (party.size - 1 - party.rank) * channels;
+  int missing = (party.size - 1 - party.rank) * connections;
   if (missing == 0) return sockets;
   TcpAcceptor acceptor(party, listening);
   const bool all = acceptor.run([&](Descriptor socket, const TcpPurpose& purpose) {
-    if (purpose.from < party.rank || purpose.channel < 0 || purpose.channel >= channels) return false;
+    if (purpose.from < party.rank || purpose.channel < 0 || purpose.channel >= connections) return false;
     auto& place = sockets[static_cast<std::size_t>(purpose.from)][static_cast<std::size_t>(purpose.channel)];
     if (place) return false;  // a second one is not taken
     place = std::move(socket);
