@@ -22,6 +22,7 @@
 #include "gpt/report.hpp"
 #include "gpt/schedule.hpp"
 #include "tandem/tandem.hpp"
+#include "tandem/transport/tcp.hpp"
 
 namespace gpt {
 namespace {
@@ -143,14 +144,14 @@ void conclude(const Options& options, const Corpus& corpus, Gpt& model, const st
 }
 
 /// Data-parallel training: the same on every rank.
+template <class Transport>
 int train_ddp(const Options& options, const Corpus& corpus) {
   tandem::JoinOptions how;
   how.notice = [](const std::string& text) { std::cerr << "train: " << text << std::endl; };
-  auto world = tandem::join<tandem::ShmRing>(how);
+  auto world = tandem::join<Transport>(how);
   tandem::TrainerOptions recipe;
   recipe.clip_norm = largest_gradient_norm;
-  tandem::Trainer<Gpt, tandem::Ddp<>, tandem::ShmRing> trainer{world, build_model(options, corpus), loss, adamw,
-                                                               recipe};
+  tandem::Trainer<Gpt, tandem::Ddp<>, Transport> trainer{world, build_model(options, corpus), loss, adamw, recipe};
 
   const int rank = trainer.data().rank(), size = trainer.data().size();
   const LearningRate rate = learning_rate(options);
@@ -161,7 +162,7 @@ int train_ddp(const Options& options, const Corpus& corpus) {
   Report report;
   Progress progress(options.steps, tokens_per_step(options), rank == 0);
   const auto step = [&](int index) {
-    set_learning_rate(trainer.optimizer<torch::optim::AdamW>(), rate.at(index));
+    set_learning_rate(trainer.template optimizer<torch::optim::AdamW>(), rate.at(index));
     const auto [tokens, next] = training_batch(options, corpus, index, rank);
     return trainer.step(tokens, next);
   };
@@ -230,7 +231,9 @@ int train_single(const Options& options, const Corpus& corpus) {
 int train(const Options& options, const Corpus& corpus) {
   // One thread on every rank, and in the process that verifies them: with another number libtorch rounds differently.
   at::set_num_threads(1);
-  return options.strategy == Strategy::ddp ? train_ddp(options, corpus) : train_single(options, corpus);
+  if (options.strategy == Strategy::single) return train_single(options, corpus);
+  return options.transport == "tcp" ? train_ddp<tandem::Tcp>(options, corpus)
+                                    : train_ddp<tandem::ShmRing>(options, corpus);
 }
 
 }  // namespace gpt

@@ -86,6 +86,14 @@ def single(folder):
         assert alone[key] == ddp[key], (key, alone, ddp)
 
 
+def tcp(folder):
+    """Over sockets the ranks end with the very weights that shared memory gives."""
+    _, over_memory = run(folder, "--preset", "tiny", "--ranks", 3, "--steps", 8)
+    _, over_sockets = run(folder, "--preset", "tiny", "--ranks", 3, "--steps", 8, "--transport", "tcp", "--verify")
+    check_results(over_sockets, ranks=3, transport="tcp", weights_differing=0)
+    assert over_sockets["weights_sha256"] == over_memory["weights_sha256"], (over_sockets, over_memory)
+
+
 def seeds(folder):
     """A run can be repeated; another seed is another run."""
     first, again, other = (run(folder, "--preset", "tiny", "--ranks", 2, "--steps", 4, f"--seed={seed}")[1]

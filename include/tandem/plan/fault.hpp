@@ -33,10 +33,11 @@ namespace tandem {
       negative_degree,                                                                                                 \
       "tandem: the strategy asks for fewer than 0 ranks; give a positive degree, or 0 for what the world leaves over") \
   FAULT(not_a_transport,                                                                                               \
-        "tandem: the third argument is not a transport; use tandem::ShmRing or a type that models tandem::Transport")  \
-  FAULT(                                                                                                               \
-      transport_without_windows,                                                                                       \
-      "tandem: the transport's ranks do not map each other's memory, which this strategy needs; use tandem::ShmRing")  \
+        "tandem: the third argument is not a transport; use tandem::ShmRing, tandem::Tcp or a type that models "       \
+        "tandem::Transport")                                                                                           \
+  FAULT(transport_without_control,                                                                                     \
+        "tandem: the transport moves bytes but cannot keep its ranks in step; use tandem::ShmRing, tandem::Tcp or a "  \
+        "type that models tandem::ControlTransport")                                                                   \
   FAULT(model_not_given,                                                                                               \
         "tandem: what is given as the model neither is one nor makes one; pass the model, a pointer to it, or a "      \
         "function without arguments that returns it")                                                                  \

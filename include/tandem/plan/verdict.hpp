@@ -98,8 +98,8 @@ consteval Fault first_fault() {
     return Fault::negative_degree;
   else if constexpr (!Transport<T>)
     return Fault::not_a_transport;
-  else if constexpr (!WindowTransport<T>)
-    return Fault::transport_without_windows;
+  else if constexpr (!ControlTransport<T>)
+    return Fault::transport_without_control;
   else if constexpr (!detail::HasEngine<S, T>)
     return Fault::strategy_without_engine;
   else

@@ -140,7 +140,7 @@ static_assert(fault<Net, Net> == Fault::not_a_strategy);
 static_assert(fault<Net, Idle> == Fault::strategy_without_engine);
 static_assert(fault<Net, Ddp<-1>> == Fault::negative_degree);
 static_assert(fault<Net, Ddp<>, int> == Fault::not_a_transport);
-static_assert(fault<Net, Ddp<>, Pipes> == Fault::transport_without_windows);
+static_assert(fault<Net, Ddp<>, Pipes> == Fault::transport_without_control);
 
 // What is wrong with the arguments.
 struct Sgd {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A transport whose ranks cannot reach each other's memory.
-// expect: tandem: the transport's ranks do not map each other's memory
+// A transport that only moves bytes.
+// expect: tandem: the transport moves bytes but cannot keep its ranks in step
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -17,7 +17,7 @@ struct Net {
   at::Tensor forward(const at::Tensor& x) const { return x.mul(weight); }
   std::vector<std::pair<std::string, at::Tensor>> named_parameters() const { return {{"weight", weight}}; }
 };
-/// ShmRing's channels without its windows.
+/// ShmRing's channels, and no memory in which ranks announce what they do.
 struct Pipes {
   static constexpr const char* name = "Pipes";
   static constexpr tandem::Reach reach = tandem::Reach::host;
