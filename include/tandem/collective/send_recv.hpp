@@ -38,8 +38,8 @@ void send(Communicator<T>& comm, std::span<E> data, int to, const CallOptions& o
   send(comm, std::span<const E>(data), to, options, site);
 }
 
-/// Receives the next message of rank `from` into `data`; its count and type must be those sent, over this communicator:
-/// two processes that exchange messages over several communicators receive them in the order in which they were sent.
+/// Receives the next message of rank `from` over this communicator into `data`; its count and type must be those sent.
+/// What arrives for other communicators meanwhile is kept for them, in memory.
 /// Moves no bytes of its own: the sender's count. Throws Error: argument, mismatch (naming both call sites; `data` is
 /// untouched), dead_peer, timeout, poisoned.
 template <ControlTransport T, Element E>

@@ -3,6 +3,7 @@
 // allocator of flag blocks. Closes the endpoint when the last communicator goes.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -51,19 +52,25 @@ class HostMemory {
     if (fresh.generation.load(std::memory_order_relaxed) != 0) show_to_all(fresh);  // copies of it hold its last use
     return {range->begin, fresh.generation.load(std::memory_order_relaxed)};
   }
-  /// The own block is not needed any more; `others` are the blocks of the communicator's other members.
-  void retire(detail::BlockPlace own, std::vector<std::pair<int, detail::BlockPlace>> others) noexcept {
+  /// Communicator `id` is gone and its own block not needed any more; `others` are those of its other members.
+  void retire(std::uint32_t id, detail::BlockPlace own,
+              std::vector<std::pair<int, detail::BlockPlace>> others) noexcept {
     const std::lock_guard lock(mutex_);
     auto& generation = block(endpoint_->rank(), own.offset).generation;
     generation.store(own.generation + 1, std::memory_order_release);
     std::vector<int> peers;
-    for (const auto& [peer, place] : others) peers.push_back(peer);
+    for (const auto& [peer, place] : others) {
+      peers.push_back(peer);
+      inbox(peer).forget(id);
+    }
     endpoint_->publish(peers, std::as_bytes(std::span(&generation, 1)));
     endpoint_->wake(generation);
     retired_.push_back({own, std::move(others)});
   }
-  /// Messages of a peer that were taken off its channel before anybody asked for them.
+  /// Messages of a peer, sorted by communicator.
   Inbox& inbox(int peer) noexcept { return inboxes_[static_cast<std::size_t>(peer)]; }
+  /// Bytes of a message to a peer that failed in the middle, still to be sent before the next one.
+  std::uint64_t& owed_to(int peer) noexcept { return owed_[static_cast<std::size_t>(peer)]; }
 
   detail::Block& block(int peer, std::size_t offset) const noexcept {
     return *std::launder(reinterpret_cast<detail::Block*>(endpoint_->window(peer) + offset));
@@ -98,6 +105,7 @@ class HostMemory {
   detail::Extents blocks_;
   std::size_t reserved_ = endpoint_->control().begin;
   std::vector<Retired> retired_;
+  std::vector<std::uint64_t> owed_ = std::vector<std::uint64_t>(static_cast<std::size_t>(endpoint_->size()));
   std::vector<Inbox> inboxes_ = std::vector<Inbox>(static_cast<std::size_t>(endpoint_->size()));
 };
 

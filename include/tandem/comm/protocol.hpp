@@ -74,7 +74,7 @@ class Protocol {
     for (int member = 0; member < size(); ++member) {
       if (member != rank_) others.emplace_back(endpoint_of(member), places_[static_cast<std::size_t>(member)]);
     }
-    host_->retire(places_[static_cast<std::size_t>(rank_)], std::move(others));
+    host_->retire(id_, places_[static_cast<std::size_t>(rank_)], std::move(others));
   }
 
   int rank() const noexcept { return rank_; }

@@ -107,6 +107,65 @@ TEST_CASE("a circle of sends over communicators of two ranks each") {
   });
 }
 
+// They share a channel; which communicator receives first used to have to be the order of sending.
+TEST_CASE("messages of several communicators are received in any order") {
+  on_threads(2, [](World& world) {
+    const int other = 1 - world.rank();
+    World twin = world.split(0, world.rank());
+    World third = world.split(0, world.rank());
+    for (const std::size_t count : {std::size_t{0}, std::size_t{5}, std::size_t{100003}, std::size_t{1} << 20}) {
+      CAPTURE(count);
+      if (world.rank() == 0) {
+        for (std::uint64_t turn = 0; turn < 3; ++turn) {
+          send_samples<float>(world, count, other, turn);
+          send_samples<float>(twin, count, other, 10 + turn);
+          send_samples<float>(third, 7, other, 20 + turn);
+        }
+        expect_samples<float>(twin, count, other, 2);
+        expect_samples<float>(world, count, other, 1);
+      } else {
+        for (std::uint64_t turn = 0; turn < 3; ++turn) expect_samples<float>(third, 7, other, 20 + turn);
+        send_samples<float>(world, count, other, 1);  // both ways at once
+        for (std::uint64_t turn = 0; turn < 3; ++turn) expect_samples<float>(twin, count, other, 10 + turn);
+        for (std::uint64_t turn = 0; turn < 3; ++turn) expect_samples<float>(world, count, other, turn);
+        send_samples<float>(twin, count, other, 2);
+      }
+    }
+    CHECK(world.ledger().balanced());
+  });
+}
+
+// The rest of a message of which only half was sent used to be taken for the next message's header.
+TEST_CASE("a message that fails in the middle does not disturb those of other communicators") {
+  on_threads(2, [](World& world) {
+    const int other = 1 - world.rank();
+    World doomed = world.split(0, world.rank());
+    World twin = world.split(0, world.rank());
+    std::vector<float> much(std::size_t{8} << 20, 1.0F);
+    try {
+      if (world.rank() == 0) {
+        send(doomed, std::span<const float>(much), other);
+        barrier(doomed);  // all of it may have been buffered
+      } else {
+        std::vector<std::int32_t> wrong(3);
+        recv(doomed, std::span(wrong), other);
+      }
+      FAIL_CHECK("rank " << world.rank() << " did not notice that the message does not fit");
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::mismatch);
+    }
+    CHECK(doomed.poisoned());
+    CHECK_FALSE(twin.poisoned());
+    if (world.rank() == 0) {
+      send_samples<float>(twin, 100003, other, 4);
+      send_samples<float>(world, 3, other, 5);
+    } else {
+      expect_samples<float>(world, 3, other, 5);
+      expect_samples<float>(twin, 100003, other, 4);
+    }
+  });
+}
+
 TEST_CASE("messages and collectives do not disturb each other") {
   on_threads(4, [](World& world) {
     const int other = world.rank() ^ 1;

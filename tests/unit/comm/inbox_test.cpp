@@ -1,49 +1,98 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inbox gives bytes back in the order in which they came, however they are cut.
+// The inbox gives each communicator its own messages, in the order in which they came, however the bytes are cut.
 #include "tandem/comm/inbox.hpp"
 
 #include <doctest/doctest.h>
 
+#include <map>
 #include <random>
 #include <vector>
 
-TEST_CASE("an inbox keeps the order of its bytes through any cuts") {
+using tandem::Inbox;
+using tandem::detail::Envelope;
+
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+/// A header and `count` bytes, no two messages alike.
+Bytes message(std::uint32_t communicator, std::uint64_t number, std::size_t count) {
+  Envelope header;
+  header.number = number;
+  header.fingerprint.communicator = communicator;
+  header.fingerprint.count = count;
+  header.fingerprint.element_bytes = 1;
+  const auto begin = std::as_bytes(std::span(&header, 1));
+  Bytes bytes(begin.begin(), begin.end());
+  std::mt19937 random(static_cast<unsigned>(number * 31 + communicator));
+  for (std::size_t i = 0; i < count; ++i) bytes.push_back(static_cast<std::byte>(random()));
+  return bytes;
+}
+void append(Bytes& to, std::span<const std::byte> bytes) { to.insert(to.end(), bytes.begin(), bytes.end()); }
+
+}  // namespace
+
+TEST_CASE("messages of several communicators are sorted, through any cuts and in any order of receivers") {
   std::mt19937 random(3);
-  tandem::Inbox inbox;
-  unsigned char written = 0;
-  unsigned char read = 0;
-  std::size_t inside = 0;
-  for (int turn = 0; turn < 3000; ++turn) {
-    std::vector<std::byte> piece(random() % 5000);
-    if (random() % 2 == 0) {
-      for (auto& byte : piece) byte = std::byte{written++};
-      inbox.put(piece);
-      inside += piece.size();
-    } else {
-      const std::size_t taken = inbox.take(piece);
-      REQUIRE(taken == std::min(piece.size(), inside));
-      inside -= taken;
-      bool right = true;
-      for (std::size_t i = 0; i < taken; ++i) right = right && piece[i] == std::byte{read++};
-      REQUIRE(right);
-    }
-    REQUIRE(inbox.empty() == (inside == 0));
+  Bytes channel;
+  std::map<std::uint32_t, Bytes> expected;
+  for (std::uint64_t number = 0; number < 300; ++number) {
+    const auto communicator = static_cast<std::uint32_t>(random() % 3 + 7);
+    const Bytes next = message(communicator, number, number % 5 == 0 ? 0 : random() % 3000);
+    append(channel, next);
+    append(expected[communicator], next);
   }
+  Inbox inbox;
+  std::map<std::uint32_t, Bytes> got;
+  std::span<const std::byte> left = channel;
+  int direct = 0;
+  for (int turn = 0; turn < 1000000 && (!left.empty() || got != expected); ++turn) {
+    const auto wanted = static_cast<std::uint32_t>(random() % 3 + 7);
+    Bytes piece(random() % 2000 + 1);
+    const auto take = [&](std::size_t count) { append(got[wanted], std::span(piece).first(count)); };
+    if (const std::size_t count = inbox.take(wanted, piece)) {
+      take(count);
+    } else if (const auto due = inbox.due(wanted); due != 0 && !left.empty()) {
+      const std::size_t part = std::min({static_cast<std::size_t>(due), piece.size(), left.size()});
+      std::copy_n(left.begin(), part, piece.begin());
+      left = left.subspan(part);
+      inbox.passed(part);
+      take(part);
+      ++direct;
+    } else if (!left.empty()) {
+      const auto seen = left.first(std::min<std::size_t>(left.size(), random() % 700 + 1));
+      if (random() % 2 == 0) {
+        const std::size_t used = inbox.sort(seen, wanted);
+        CHECK(used > 0);
+        left = left.subspan(used);
+      } else {
+        inbox.sort_all(seen);
+        left = left.subspan(seen.size());
+      }
+    }
+  }
+  CHECK(got == expected);
+  CHECK(direct > 0);  // not all of it was copied twice
 }
 
-TEST_CASE("a large inbox is emptied in small pieces") {
-  tandem::Inbox inbox;
-  std::vector<std::byte> all(5 << 20);
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::byte>(i * 7 + (i >> 9));
-  inbox.put(all);
-  std::vector<std::byte> piece(10007);
-  std::size_t at = 0;
-  while (!inbox.empty()) {
-    const std::size_t taken = inbox.take(piece);
-    REQUIRE(std::equal(piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(taken),
-                       all.begin() + static_cast<std::ptrdiff_t>(at)));
-    at += taken;
-  }
-  CHECK(at == all.size());
-  CHECK(inbox.take(piece) == 0);
+TEST_CASE("a large message that nobody asked for is emptied in small pieces") {
+  const Bytes all = message(1, 1, 5 << 20);
+  Inbox inbox;
+  inbox.sort_all(all);
+  CHECK(inbox.kept(1) == all.size());
+  CHECK(inbox.kept(2) == 0);
+  Bytes piece(10007);
+  Bytes got;
+  while (inbox.kept(1) != 0) append(got, std::span(piece).first(inbox.take(1, piece)));
+  CHECK(got == all);
+  CHECK(inbox.take(1, piece) == 0);
+}
+
+TEST_CASE("what a communicator that is gone never received is forgotten") {
+  Inbox inbox;
+  inbox.sort_all(message(1, 1, 1000));
+  inbox.sort_all(message(2, 1, 10));
+  inbox.forget(1);
+  CHECK(inbox.kept(1) == 0);
+  CHECK(inbox.kept(2) == sizeof(Envelope) + 10);
 }

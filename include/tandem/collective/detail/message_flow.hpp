@@ -11,25 +11,10 @@
 #include <string>
 
 #include "tandem/comm/communicator.hpp"
+#include "tandem/comm/envelope.hpp"
 #include "tandem/core/stream.hpp"
 
 namespace tandem::detail {
-
-/// Goes before every message; what the receiver holds against what it expects.
-struct Envelope {
-  std::uint64_t number = 0;  // of this pair in this communicator, from 1
-  Fingerprint fingerprint{};
-  char site[88] = {};  // the sender's call site in words: the sender may be gone when the receiver wants to name it
-};
-static_assert(sizeof(Envelope) == 128);
-
-/// For message `number` of `call`, whose verb is send and whose root is the receiver.
-inline Envelope envelope_of(const Call& call, std::uint32_t communicator, std::uint64_t number) {
-  Envelope header{number, Fingerprint::of(call, communicator), {}};
-  const std::string place = call.site.text();
-  std::memcpy(header.site, place.data(), std::min(place.size(), sizeof header.site - 1));
-  return header;
-}
 
 /// `call` is as the sender would have put it: a send to this rank. Fails the operation when that is not what came.
 template <class T>
@@ -55,12 +40,33 @@ bool drain(Protocol<T>& protocol) {
     if (peer == protocol.endpoint().rank()) continue;
     auto& in = protocol.endpoint().incoming(peer, Channel::point_to_point);
     for (auto seen = in.peek(); !seen.empty(); seen = in.peek()) {
-      protocol.host().inbox(peer).put(seen);
+      protocol.host().inbox(peer).sort_all(seen);
       in.consume(seen.size());
       moved = true;
     }
   }
   return moved;
+}
+
+/// The next bytes of the messages that a member sends over this communicator, at most to.size(); returns how many.
+template <class T>
+std::size_t receive_from(Protocol<T>& protocol, int member, std::span<std::byte> to) {
+  constexpr Channel channel = Channel::point_to_point;
+  const int peer = protocol.endpoint_of(member);
+  Inbox& inbox = protocol.host().inbox(peer);
+  auto& in = protocol.endpoint().incoming(peer, channel);
+  while (true) {
+    if (const std::size_t part = inbox.take(protocol.id(), to)) return part;
+    if (const auto due = inbox.due(protocol.id())) {
+      const auto most = static_cast<std::size_t>(std::min<std::uint64_t>(due, to.size()));
+      const std::size_t part = protocol.endpoint().recv_some(peer, channel, to.first(most));
+      inbox.passed(part);
+      return part;
+    }
+    const auto seen = in.peek();
+    if (seen.empty()) return 0;
+    in.consume(inbox.sort(seen, protocol.id()));
+  }
 }
 
 /// What of a message is still to be sent; nothing by default.
@@ -78,6 +84,38 @@ struct Incoming {
   bool finished() const noexcept { return header.empty() && data.empty(); }
 };
 
+/// A message that fails in the middle leaves its receiver waiting for the rest of it before anything else on the
+/// channel, also of other communicators, which live on: the rest is owed, and paid in zeros before the next message.
+template <class T>
+class Debt {
+ public:
+  Debt(Protocol<T>& protocol, const Outgoing& out, const std::uint64_t& sent)
+      : protocol_(protocol), out_(out), sent_(sent) {}
+  Debt(const Debt&) = delete;
+  Debt& operator=(const Debt&) = delete;
+  ~Debt() {
+    if (sent_ != 0 && !out_.finished()) {
+      protocol_.host().owed_to(protocol_.endpoint_of(out_.to)) += out_.header.size() + out_.data.size();
+    }
+  }
+
+ private:
+  Protocol<T>& protocol_;
+  const Outgoing& out_;
+  const std::uint64_t& sent_;
+};
+/// True when nothing is owed any more.
+template <class Out>
+bool pay_debt(Out& out, std::uint64_t& owed) {
+  static constexpr std::byte zeros[4096]{};
+  while (owed != 0) {
+    const std::size_t part = write_some(out, std::span(zeros).first(std::min<std::uint64_t>(owed, sizeof zeros)));
+    if (part == 0) return false;
+    owed -= part;
+  }
+  return true;
+}
+
 /// Moves both until they are finished, side by side, so neither waits for the other. `check` is called when in's header
 /// is there, before any of in's data is touched. When `in_place`, out's and in's data begin at the same address, and
 /// only what has been sent is overwritten. Returns the bytes sent.
@@ -90,11 +128,13 @@ std::uint64_t move_messages(Protocol<T>& protocol, Operation& operation, Outgoin
   const std::size_t data_in = in.data.size();
   const LoanScope loans(out.to < 0 ? nullptr : &endpoint.outgoing(protocol.endpoint_of(out.to), channel));
   std::uint64_t sent = 0;
+  const Debt debt(protocol, out, sent);
 
   const auto send_some = [&] {
     if (out.finished()) return false;
-    auto& bytes = out.header.empty() ? out.data : out.header;
     auto& to = endpoint.outgoing(protocol.endpoint_of(out.to), channel);
+    if (!pay_debt(to, protocol.host().owed_to(protocol.endpoint_of(out.to)))) return false;
+    auto& bytes = out.header.empty() ? out.data : out.header;
     // What may be overwritten as soon as it is sent, or is the caller's for this call only, is copied.
     const bool lends = !in_place && out.header.empty();
     const std::size_t part = lends ? hand_over_some(to, bytes) : write_some(to, bytes);
@@ -112,9 +152,7 @@ std::uint64_t move_messages(Protocol<T>& protocol, Operation& operation, Outgoin
   const auto receive_some = [&] {
     const auto to = room();
     if (to.empty()) return false;
-    const int peer = protocol.endpoint_of(in.from);
-    Inbox& inbox = protocol.host().inbox(peer);
-    const std::size_t part = inbox.empty() ? endpoint.recv_some(peer, channel, to) : inbox.take(to);
+    const std::size_t part = receive_from(protocol, in.from, to);
     if (in.header.empty()) {
       in.data = in.data.subspan(part);
     } else {
