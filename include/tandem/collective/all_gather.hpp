@@ -17,6 +17,7 @@
 #include "tandem/collective/detail/redistribution.hpp"
 #include "tandem/collective/detail/ring_flow.hpp"
 #include "tandem/collective/detail/runs.hpp"
+#include "tandem/collective/detail/scratch.hpp"
 #include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/bytes.hpp"
@@ -41,6 +42,8 @@ void all_gather_slices(Communicator<T>& comm, const Call& call, const CallOption
     return load_from_others(
         protocol, output.data(), slice, [](int) { return std::size_t{0}; }, input_of);
   };
+  // As if the own slice lay in a whole input.
+  const E* const whole = Scratch<const E>::element_zero(input.data(), own.begin);
   const std::uint64_t others = (output.size() - own.size()) * sizeof(E);
 
   if (ranks == 1) {
@@ -56,8 +59,8 @@ void all_gather_slices(Communicator<T>& comm, const Call& call, const CallOption
       if (!input.empty()) copy_bytes(stage, input.data(), input.size_bytes());
       protocol.staging().show(input.size_bytes());
       auto operation = protocol.post(call, options, 0, 0);
-      keep();
       protocol.await_posts(operation);
+      keep();
       const auto moved = load([&](int member) { return protocol.staging().of(member); });
       for (int member = 0; member < ranks; ++member)
         protocol.staging().release(member, slice(member).size() * sizeof(E));
@@ -68,10 +71,10 @@ void all_gather_slices(Communicator<T>& comm, const Call& call, const CallOption
   // Only inputs are read across ranks, so only they have to be registered; an empty one is not read, wherever it is.
   const bool is_read = !std::same_as<Algorithm, Auto> || !input.empty();
   auto operation = protocol.post(call, options, is_read ? protocol.place_of(input.data(), input.size_bytes()) : 0, 0);
-  keep();
   protocol.begin(operation);
   if constexpr (OneOf<Algorithm, Auto, Direct>) {
     if (protocol.all_registered(operation)) {
+      keep();
       const auto moved = load([&](int member) { return protocol.input_of(operation, member); });
       protocol.post_done(operation);
       protocol.await_done(operation);
@@ -82,7 +85,8 @@ void all_gather_slices(Communicator<T>& comm, const Call& call, const CallOption
     refuse_unregistered(protocol, operation);
   } else if constexpr (std::same_as<Algorithm, Pairwise>) {
     const auto moved = exchange_and_copy(
-        protocol, operation, static_cast<const E*>(output.data()), output.data(), [&](int) { return own; }, slice);
+        protocol, operation, whole, output.data(), [&](int) { return own; }, slice);
+    keep();
     protocol.finish(operation, predict::pairwise_all_gather(input.size_bytes(), ranks), moved);
   } else {
     std::vector<RingStep> steps;
@@ -90,7 +94,8 @@ void all_gather_slices(Communicator<T>& comm, const Call& call, const CallOption
       steps.push_back({slice((comm.rank() + 1 + k) % ranks), false, false, true, k != ranks - 2});
     }
     const Copy copy;
-    const auto moved = RingFlow<T, E, Copy>(protocol, operation, copy, output.data(), output.data(), own, steps).run();
+    const auto moved = RingFlow<T, E, Copy>(protocol, operation, copy, whole, output.data(), own, steps).run();
+    keep();
     protocol.finish(
         operation,
         predict::ring_all_gather(output.size_bytes(), slice((comm.rank() + ranks - 1) % ranks).size() * sizeof(E)),

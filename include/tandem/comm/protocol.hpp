@@ -148,9 +148,9 @@ class Protocol {
   std::uint64_t place_of(const void* memory, std::size_t bytes) const noexcept {
     return T::has_windows ? host_->arena()->offset_of(memory, bytes) : Arena::private_memory;
   }
-  /// For operations whose data may travel with their posts: where a message takes its time, the posts of all are only
-  /// awaited at the end (see settle), and what a member sends is taken when its own post was compared. Held operations
-  /// go first there too: see await_posts.
+  /// For operations whose data may travel with their posts: where a message takes its time, a rank begins to send at
+  /// once, and awaits and compares the posts of all before it takes the first of what comes (require_agreement), at the
+  /// latest before it returns. Held operations go first there too: see await_posts.
   void begin(Operation& operation) {
     operation.compared = T::has_windows;
     if constexpr (T::has_windows)
@@ -158,14 +158,9 @@ class Protocol {
     else if (!held_.empty())
       held_.advance_before(operation.sequence);
   }
-  void require_agreement([[maybe_unused]] Operation& operation, [[maybe_unused]] int member) {
-    if constexpr (!T::has_windows) {
-      await_word(operation, member, block(member).line(operation.sequence).sequence);
-      compare_with(operation, member);
-    }
-  }
-  void settle([[maybe_unused]] Operation& operation) {
-    if constexpr (!T::has_windows) await_posts(operation);
+  void require_agreement(Operation& operation) {
+    if (operation.compared) return;
+    compare_posts(operation);
     operation.compared = true;
   }
   /// The same without a look at older operations.

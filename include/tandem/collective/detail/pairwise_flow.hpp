@@ -102,7 +102,7 @@ class PairwiseSend {
 template <class T, class E>
 std::span<const E> arrived_from(Protocol<T>& protocol, Operation& operation, int member, std::size_t most) {
   const auto seen = protocol.endpoint().incoming(protocol.endpoint_of(member), Channel::collective).peek();
-  if (!seen.empty()) protocol.require_agreement(operation, member);
+  if (!seen.empty()) protocol.require_agreement(operation);
   if (seen.size() % sizeof(E) != 0) {
     protocol.fail(operation, ErrorKind::mismatch, member,
                   std::to_string(seen.size()) + " bytes arrived from rank " + std::to_string(member) +
@@ -162,7 +162,7 @@ std::uint64_t exchange_and_fold(Protocol<T>& protocol, Operation& operation, con
     protocol.await_channel(operation, blamed, backoff,
                            [&] { return sending.could_advance() || (at < owned.end && arrived() > 0); });
   }
-  protocol.settle(operation);
+  protocol.require_agreement(operation);
   return sending.sent();
 }
 
@@ -223,7 +223,7 @@ std::uint64_t exchange_and_copy(Protocol<T>& protocol, Operation& operation, con
       return false;
     });
   }
-  protocol.settle(operation);
+  protocol.require_agreement(operation);
   return sending.sent();
 }
 

@@ -89,7 +89,7 @@ class RingFlow {
       const bool needs_room = may_send_raw() || (step_round_ < rounds_ && !in_.peek().empty());
       protocol_.await_channel(operation_, needs_room ? lower_ : higher_, backoff, [this] { return could_move(); });
     }
-    protocol_.settle(operation_);
+    protocol_.require_agreement(operation_);
     return sent_;
   }
 
@@ -159,7 +159,7 @@ class RingFlow {
     const RingStep& step = steps_[step_];
     const auto seen = in_.peek();
     if (seen.empty()) return false;
-    protocol_.require_agreement(operation_, higher_);
+    protocol_.require_agreement(operation_);
     std::span<std::byte> slot{};
     if (step.forwards) {
       if (!may_forward()) return false;
