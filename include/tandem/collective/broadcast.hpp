@@ -34,7 +34,7 @@ void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOpt
   const std::uint64_t loaded = rank == root ? 0 : data.size_bytes();
   const auto load = [&](const std::byte* from) -> std::uint64_t {
     if (rank == root || data.empty()) return 0;
-    copy_bytes(data.data(), from, data.size_bytes());
+    copy_result(data.data(), from, data.size_bytes());
     return data.size_bytes();
   };
 

@@ -36,6 +36,43 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) noexcept {
   if (bytes != 0) std::memcpy(d, s, bytes);
 }
 
+#if defined(__SSE2__)
+namespace detail {
+/// A function of its own: inlined, its tail makes g++ warn of arrays that are too short to come here.
+[[gnu::noinline]] inline void copy_past_caches(unsigned char* d, const unsigned char* s, std::size_t bytes) noexcept {
+  using Vector __attribute__((vector_size(16))) = long long;
+  const std::size_t head = (sizeof(Vector) - reinterpret_cast<std::uintptr_t>(d) % sizeof(Vector)) % sizeof(Vector);
+  std::memcpy(d, s, head);
+  d += head, s += head, bytes -= head;
+  for (; bytes >= 4 * sizeof(Vector); bytes -= 64, d += 64, s += 64) {
+    Vector parts[4];
+    std::memcpy(parts, s, sizeof parts);
+    for (int k = 0; k < 4; ++k) {
+#if defined(__clang__)
+      __builtin_nontemporal_store(parts[k], reinterpret_cast<Vector*>(d) + k);
+#else
+      __builtin_ia32_movntdq(reinterpret_cast<Vector*>(d) + k, parts[k]);
+#endif
+    }
+  }
+  std::memcpy(d, s, bytes);
+  __builtin_ia32_sfence();  // these stores are ordered by nothing else, not even by a release store
+}
+}  // namespace detail
+#endif
+
+/// For results: what is too long to stay in the caches until somebody reads it goes past them, so that its lines need
+/// not be loaded only to be overwritten (Zen 4, 2 processors: 8 MB 880 -> 697 us, 32 MB 3,540 -> 2,301; 2 MB loses).
+inline void copy_result(void* to, const void* from, std::size_t bytes) noexcept {
+#if defined(__SSE2__)
+  constexpr std::size_t cached = std::size_t{4} << 20;
+  if (bytes >= cached) {
+    return detail::copy_past_caches(static_cast<unsigned char*>(to), static_cast<const unsigned char*>(from), bytes);
+  }
+#endif
+  copy_bytes(to, from, bytes);
+}
+
 /// The reader's last act on bytes that another core wrote and will write again: one store to every cache line that
 /// begins in them. It leaves the lines with this core alone, and the writer then fetches them at the speed of a copy;
 /// lines that both cores hold are made its own again one by one, which is three to five times slower. The bytes are

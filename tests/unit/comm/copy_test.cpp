@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -34,6 +35,26 @@ void copies_exactly(Copy copy) {
 // g++ 12 took `auto*` for a pointer to aligned vectors, so a copy above 1 KB to an unaligned place faulted.
 TEST_CASE("copy_bytes to and from unaligned places") {
   copies_exactly([](void* to, const void* from, std::size_t bytes) { tandem::copy_bytes(to, from, bytes); });
+}
+TEST_CASE("copy_result of any length, at and around the one from which it goes past the caches") {
+  copies_exactly([](void* to, const void* from, std::size_t bytes) { tandem::copy_result(to, from, bytes); });
+  const std::size_t most = (std::size_t{4} << 20) + 200;
+  std::vector<unsigned char> from(most + 64);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<unsigned char>(i * 131 + (i >> 8) + 1);
+  for (const std::size_t length : {most - 201, most - 200, most - 199, most - 137, most}) {
+    for (const std::size_t shift : {0, 1, 8, 15, 16}) {
+      std::vector<unsigned char> to(most + 128, 0xee);
+      tandem::copy_result(to.data() + 64 + shift, from.data() + 3, length);
+      CAPTURE(length);
+      CAPTURE(shift);
+      CHECK(std::equal(from.begin() + 3, from.begin() + 3 + static_cast<std::ptrdiff_t>(length),
+                       to.begin() + 64 + static_cast<std::ptrdiff_t>(shift)));
+      CHECK(std::count(to.begin(), to.begin() + 64 + static_cast<std::ptrdiff_t>(shift), 0xee) ==
+            static_cast<std::ptrdiff_t>(64 + shift));
+      CHECK(std::all_of(to.begin() + static_cast<std::ptrdiff_t>(64 + shift + length), to.end(),
+                        [](unsigned char byte) { return byte == 0xee; }));
+    }
+  }
 }
 TEST_CASE("take_lines stores to each line that begins in the bytes, and to nothing else") {
   alignas(64) unsigned char memory[64 * 6];

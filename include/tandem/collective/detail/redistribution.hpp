@@ -24,7 +24,7 @@ namespace tandem::detail {
 template <class E>
 void keep_own(const E* input, E* output, Range from, Range to) noexcept {
   if (!from.empty() && input + from.begin != output + to.begin) {
-    copy_bytes(output + to.begin, input + from.begin, from.size() * sizeof(E));
+    copy_result(output + to.begin, input + from.begin, from.size() * sizeof(E));
   }
 }
 
@@ -37,7 +37,7 @@ std::uint64_t load_from_others(const Protocol<T>& protocol, E* output, Receives 
     const int member = (protocol.rank() + step) % protocol.size();  // not all from the same one first
     const Range to = receives(member);
     if (to.empty()) continue;
-    copy_bytes(output + to.begin, input_of(member) + origin(member) * sizeof(E), to.size() * sizeof(E));
+    copy_result(output + to.begin, input_of(member) + origin(member) * sizeof(E), to.size() * sizeof(E));
     loaded += to.size() * sizeof(E);
   }
   return loaded;
