@@ -122,7 +122,7 @@ class Rank {
     std::size_t place = 0;
     for (const Entry& entry : entries) {
       const int calls = plan.block_of(entry);
-      visit_dtype(which.dtype, [&]<class T>(T) {
+      visit_number(which.dtype, [&]<class T>(T) {
         wrong_[entry.peer] += run_block<T>(team_, pattern<T>(), which, entry, calls, plan.warm_up,
                                            place + static_cast<std::size_t>(turn * calls), turns_);
       });
@@ -143,7 +143,7 @@ class Rank {
     };
     std::byte* const in = which.registered ? window_in_ : private_in_.data();
     std::byte* const out = which.registered ? window_out_ : private_out_.data();
-    visit_dtype(which.dtype, [&]<class T>(T) { add("tandem", in, out, tandem_operation<T>(world_, which, in, out)); });
+    visit_number(which.dtype, [&]<class T>(T) { add("tandem", in, out, tandem_operation<T>(world_, which, in, out)); });
     if (which.verb == Verb::all_reduce && which.dtype == Dtype::float32) {
       if (which.registered) {
         auto* const window = reinterpret_cast<std::byte*>(prototype_.window());

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "tandem/core/bytes.hpp"
@@ -30,6 +31,14 @@ constexpr T small_integer(int value) noexcept {
   } else {
     return static_cast<T>(value);
   }
+}
+
+/// visit_dtype but for bool, which has no sums.
+template <class F>
+void visit_number(Dtype dtype, F&& f) {
+  visit_dtype(dtype, [&]<class T>(T value) {
+    if constexpr (!std::is_same_v<T, bool>) f(value);
+  });
 }
 
 /// Element i of rank r in iteration k is numbers[(i + phase(r, k)) mod period]; the period is prime, so no page,

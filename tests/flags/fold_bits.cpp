@@ -79,6 +79,16 @@ void run(Kind kind, const Call& call, Way way) {
       return run<T>(Avg{}, call, way);
     case Kind::pre_mul_sum:
       return run<T>(PreMulSum<double>{factor}, call, way);
+    case Kind::logical_and:
+      return run<T>(LogicalAnd{}, call, way);
+    case Kind::logical_or:
+      return run<T>(LogicalOr{}, call, way);
+    case Kind::logical_xor:
+      return run<T>(LogicalXor{}, call, way);
+    case Kind::bit_and:
+    case Kind::bit_or:
+    case Kind::bit_xor:
+      break;  // not on floats
   }
 }
 
@@ -86,6 +96,8 @@ struct Format {
   Dtype dtype;
   int exponent_bits, fraction_bits;
 };
+constexpr Kind kinds[] = {Kind::sum,         Kind::prod,        Kind::min,        Kind::max,        Kind::avg,
+                          Kind::pre_mul_sum, Kind::logical_and, Kind::logical_or, Kind::logical_xor};
 constexpr Format formats[] = {
     {Dtype::float32, 8, 23}, {Dtype::float64, 11, 52}, {Dtype::float16, 5, 10}, {Dtype::bfloat16, 8, 7}};
 
@@ -209,8 +221,8 @@ Tally check_all(Way way) {
   Tally tally;
   for (const Format& format : formats) {
     if (way == Way::plain && format.dtype != Dtype::float32) continue;
-    for (const Kind kind : {Kind::sum, Kind::prod, Kind::min, Kind::max, Kind::avg, Kind::pre_mul_sum}) {
-      if (way == Way::plain && (kind == Kind::prod || kind == Kind::min || kind == Kind::max)) continue;
+    for (const Kind kind : kinds) {
+      if (way == Way::plain && kind != Kind::sum && kind != Kind::avg && kind != Kind::pre_mul_sum) continue;
       const std::uint64_t before = tally.differing;
       for (int sources = 1; sources <= most_sources; ++sources) {
         for (const std::size_t count : counts) {

@@ -77,6 +77,24 @@ bool less(T a, T b) {
   }
 }
 
+template <class T>
+bool is_true(T value) {
+  if constexpr (half_float<T>)
+    return is_nan(value) || value_of(value) != 0;
+  else
+    return value != 0;  // a NaN differs from everything
+}
+template <class T>
+T bits(Kind kind, T a, T b) {
+  std::uint64_t x = 0;
+  std::uint64_t y = 0;
+  std::memcpy(&x, &a, sizeof(T));
+  std::memcpy(&y, &b, sizeof(T));
+  x = kind == Kind::bit_and ? x & y : kind == Kind::bit_or ? x | y : x ^ y;
+  std::memcpy(static_cast<void*>(&a), &x, sizeof(T));
+  return a;
+}
+
 enum class Step { add, multiply, divide };
 
 template <class T>
@@ -122,6 +140,7 @@ void fold_elements(Kind kind, double factor, const void* const* sources, int sou
       T x;
       std::memcpy(&x, static_cast<const char*>(sources[k]) + i * sizeof(T), sizeof(T));
       if (kind == Kind::pre_mul_sum) x = scale(x, factor);
+      if (kind >= Kind::logical_and) x = number<T>(is_true(x) ? 1 : 0);
       if (k == 0)
         acc = x;
       else if (kind == Kind::prod)
@@ -130,6 +149,12 @@ void fold_elements(Kind kind, double factor, const void* const* sources, int sou
         acc = is_nan(acc) || (!is_nan(x) && !less(x, acc)) ? acc : x;
       else if (kind == Kind::max)
         acc = is_nan(acc) || (!is_nan(x) && !less(acc, x)) ? acc : x;
+      else if (kind >= Kind::bit_and && kind <= Kind::bit_xor)
+        acc = bits(kind, x, acc);
+      else if (kind >= Kind::logical_and)
+        acc = number<T>(kind == Kind::logical_and  ? is_true(x) && is_true(acc)
+                        : kind == Kind::logical_or ? is_true(x) || is_true(acc)
+                                                   : is_true(x) != is_true(acc));
       else
         acc = apply(Step::add, x, acc);
     }

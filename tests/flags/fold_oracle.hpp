@@ -8,7 +8,20 @@
 
 namespace tandem::test {
 
-enum class Kind { sum, prod, min, max, avg, pre_mul_sum };
+enum class Kind {
+  sum,
+  prod,
+  min,
+  max,
+  avg,
+  pre_mul_sum,
+  bit_and,
+  bit_or,
+  bit_xor,
+  logical_and,
+  logical_or,
+  logical_xor
+};
 
 /// acc = sources[0]; acc = op(sources[k], acc); avg divides by source_count at the end. No vector type, no
 /// tandem/reduce.

@@ -77,7 +77,6 @@ void reduce_alone(Protocol<T>& protocol, const Call& call, const CallOptions& op
 /// poisoned.
 template <OneOf<Auto, Direct, Ring, Pairwise, Naive> Algorithm = Auto, Order Order = GlooRing, ControlTransport T,
           Element E, class Op>
-requires Reduction<Op, E>
 void all_reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                 const Op& op, const CallOptions& options = {}, CallSite site = CallSite::here()) {
   detail::check_algorithm<Algorithm, T>();
@@ -86,7 +85,7 @@ void all_reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> 
   detail::require_count(Verb::all_reduce, comm.rank(), "output", output.size(), input.size(), site);
   detail::require_in_place_or_disjoint<E>(Verb::all_reduce, comm.rank(), output, input, 0, site);
   const Call call =
-      detail::describe<E>(Verb::all_reduce, input.size(), Algorithm::number, reduction_id<Op>(), -1, site);
+      detail::describe_reduction<E, Order>(Verb::all_reduce, input.size(), Algorithm::number, op, -1, site);
   if (comm.size() == 1) return detail::reduce_alone(protocol, call, options, op, input.data(), output.data());
   const ChunkTable table = Order::table(input.size(), sizeof(E), comm.size());
 
@@ -143,7 +142,6 @@ void all_reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> 
 /// In place: `data` is input and output.
 template <OneOf<Auto, Direct, Ring, Pairwise, Naive> Algorithm = Auto, Order Order = GlooRing, ControlTransport T,
           Element E, class Op>
-requires Reduction<Op, E>
 void all_reduce(Communicator<T>& comm, std::span<E> data, const Op& op, const CallOptions& options = {},
                 CallSite site = CallSite::here()) {
   all_reduce<Algorithm, Order>(comm, std::span<const E>(data), data, op, options, site);

@@ -121,12 +121,11 @@ class [[nodiscard]] PendingAllReduce {
 /// and messages do not help: finish before you wait there for a rank that may still be finishing here.) Same result,
 /// bytes and errors as all_reduce(comm, data, op).
 template <Order Order = GlooRing, ControlTransport T, Element E, class Op>
-requires Reduction<Op, E> PendingAllReduce<T, E, Op> begin_all_reduce(Communicator<T>& comm, std::span<E> data,
-                                                                      const Op& op, const CallOptions& options = {},
-                                                                      CallSite site = CallSite::here()) {
+PendingAllReduce<T, E, Op> begin_all_reduce(Communicator<T>& comm, std::span<E> data, const Op& op,
+                                            const CallOptions& options = {}, CallSite site = CallSite::here()) {
   auto& protocol = comm.protocol();
   protocol.require_usable();
-  const Call call = detail::describe<E>(Verb::all_reduce, data.size(), Auto::number, reduction_id<Op>(), -1, site);
+  const Call call = detail::describe_reduction<E, Order>(Verb::all_reduce, data.size(), Auto::number, op, -1, site);
   return PendingAllReduce<T, E, Op>(protocol, call, options, data, op,
                                     Order::table(data.size(), sizeof(E), comm.size()));
 }

@@ -64,7 +64,6 @@ std::uint64_t reduce_pairwise(Protocol<T>& protocol, Operation& operation, const
 /// and, but at root, O stored; else D sent, at root D - O. Throws Error: argument (nothing was announced), mismatch (on
 /// all ranks, no data touched), dead_peer, timeout, poisoned.
 template <Order Order = GlooRing, ControlTransport T, Element E, class Op>
-requires Reduction<Op, E>
 void reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output, const Op& op,
             int root, const CallOptions& options = {}, CallSite site = CallSite::here()) {
   auto& protocol = comm.protocol();
@@ -76,7 +75,7 @@ void reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> inpu
     detail::require_count(Verb::reduce, comm.rank(), "output", output.size(), input.size(), site);
     detail::require_in_place_or_disjoint<E>(Verb::reduce, comm.rank(), output, input, 0, site);
   }
-  const Call call = detail::describe<E>(Verb::reduce, input.size(), 0, reduction_id<Op>(), root, site);
+  const Call call = detail::describe_reduction<E, Order>(Verb::reduce, input.size(), 0, op, root, site);
   if (ranks == 1) return detail::reduce_alone(protocol, call, options, op, input.data(), output.data());
   const ChunkTable table = Order::table(input.size(), sizeof(E), ranks);
 

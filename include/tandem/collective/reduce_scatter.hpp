@@ -128,13 +128,12 @@ void reduce_scatter_slices(Communicator<T>& comm, const Call& call, const CallOp
 /// all ranks, no data touched), dead_peer, timeout, poisoned.
 template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, Order Order = GlooRing, ControlTransport T, Element E,
           class Op>
-requires Reduction<Op, E>
 void reduce_scatter(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                     const Op& op, const CallOptions& options = {}, CallSite site = CallSite::here()) {
   detail::check_algorithm<Algorithm, T>();
   comm.protocol().require_usable();
   const Call call =
-      detail::describe<E>(Verb::reduce_scatter, input.size(), Algorithm::number, reduction_id<Op>(), -1, site);
+      detail::describe_reduction<E, Order>(Verb::reduce_scatter, input.size(), Algorithm::number, op, -1, site);
   detail::reduce_scatter_slices<Algorithm, Order, T, E>(
       comm, call, options, input, output, op, [&](int member) { return slice_of(input.size(), comm.size(), member); });
 }
@@ -143,14 +142,13 @@ void reduce_scatter(Communicator<T>& comm, std::type_identity_t<std::span<const 
 /// count, and are the same on all ranks (a difference is a mismatch, found by a hash of 32 bits). Takes the paths that
 /// reduce_scatter takes by itself, with their bytes.
 template <Order Order = GlooRing, ControlTransport T, Element E, class Op>
-requires Reduction<Op, E>
 void reduce_scatter_v(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                       std::span<const std::size_t> counts, const Op& op, const CallOptions& options = {},
                       CallSite site = CallSite::here()) {
   comm.protocol().require_usable();
   const detail::Runs runs(Verb::reduce_scatter_v, comm.rank(), comm.size(), counts, site);
   detail::require_count(Verb::reduce_scatter_v, comm.rank(), "input", input.size(), runs.total(), site);
-  Call call = detail::describe<E>(Verb::reduce_scatter_v, input.size(), 0, reduction_id<Op>(), -1, site);
+  Call call = detail::describe_reduction<E, Order>(Verb::reduce_scatter_v, input.size(), 0, op, -1, site);
   call.layout = runs.layout();
   detail::reduce_scatter_slices<Auto, Order, T, E>(comm, call, options, input, output, op,
                                                    [&](int member) { return runs[member]; });

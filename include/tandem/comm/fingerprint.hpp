@@ -3,8 +3,10 @@
 // Knows no transport.
 #pragma once
 
+#include <charconv>
+#include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <iterator>
 #include <string>
 
 #include "tandem/core/bytes.hpp"
@@ -79,6 +81,18 @@ constexpr const char* name_of(Verb verb) noexcept {
   return "?";
 }
 
+/// Which numbers of reductions are PreMulSum's: those with one of its ids in the lowest byte, and a hash of the factor
+/// above it. The ids, and their names, belong to layers below this one; checks.hpp asserts that they are these.
+constexpr bool is_pre_mul_sum(std::uint32_t reduction) noexcept {
+  return (reduction & 0x80000000U) == 0 && (reduction & 0xffU) >= 16;
+}
+
+/// The shortest digits that give this value back.
+inline std::string number_text(double value) {
+  char digits[32];
+  return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
+}
+
 /// One operation as its caller states it. `count` is in elements of the whole (larger) buffer.
 struct Call {
   Verb verb{};
@@ -90,8 +104,14 @@ struct Call {
   std::uint64_t count = 0;
   CallSite site{};
   std::uint32_t layout = 0;  // hash of the counts by rank, where a caller gives them
+  std::uint8_t order = 0;    // number of the order of addition, 0 = GlooRing
+  double factor = 0;         // PreMulSum's, for messages: `reduction` holds a hash of it
 
   std::size_t bytes() const noexcept { return count * element_bytes; }
+  /// "from train.cpp:5 (main)", with what of the call a fingerprint does not spell out.
+  std::string origin() const {
+    return (is_pre_mul_sum(reduction) ? "with the factor " + number_text(factor) + " from " : "from ") + site.text();
+  }
 };
 
 /// The part of a Call that must be equal on all ranks, as it lies in a shared line.
@@ -105,7 +125,7 @@ struct Fingerprint {
   std::uint8_t verb = 0;
   std::uint8_t dtype = 0;
   std::uint8_t algorithm = 0;
-  std::uint8_t reserved = 0;
+  std::uint8_t order = 0;
   std::uint32_t layout = 0;
 
   static Fingerprint of(const Call& call, std::uint32_t communicator) noexcept {
@@ -118,32 +138,38 @@ struct Fingerprint {
             static_cast<std::uint8_t>(call.verb),
             static_cast<std::uint8_t>(call.dtype),
             call.algorithm,
-            0,
+            call.order,
             call.layout};
   }
   bool agrees(const Fingerprint& other) const noexcept {
     return count == other.count && reduction == other.reduction && communicator == other.communicator &&
            root == other.root && element_bytes == other.element_bytes && verb == other.verb && dtype == other.dtype &&
-           algorithm == other.algorithm && layout == other.layout;
+           algorithm == other.algorithm && order == other.order && layout == other.layout;
   }
 };
 static_assert(sizeof(Fingerprint) == 32);
 
-/// The names behind the numbers of reductions and algorithms, which belong to layers below this one; checks.hpp asserts
-/// that they are these.
+/// The names behind the numbers of reductions, algorithms and orders.
 inline std::string reduction_text(std::uint32_t id) {
-  constexpr const char* names[] = {"none", "Sum", "Prod", "Min", "Max", "Avg"};
-  if (id < 6) return names[id];
+  constexpr const char* names[] = {"none",   "Sum",   "Prod",   "Min",        "Max",       "Avg",
+                                   "BitAnd", "BitOr", "BitXor", "LogicalAnd", "LogicalOr", "LogicalXor"};
+  if (is_pre_mul_sum(id))
+    return std::string("PreMulSum of ") + name_of(Dtype{static_cast<std::uint8_t>((id & 0xffU) - 16)});
   if ((id & 0x80000000U) != 0) return "a user's functor (number " + std::to_string(id & 0x7fffffffU) + ")";
-  return std::string("PreMulSum of ") + name_of(Dtype{static_cast<std::uint8_t>(id - 16)});
+  return id < std::size(names) ? names[id] : "number " + std::to_string(id);
 }
 inline std::string algorithm_text(std::uint8_t number) {
   constexpr const char* names[] = {"none", "Direct", "Ring", "Pairwise", "Naive"};
   return number < 5 ? names[number] : "number " + std::to_string(number);
 }
 
-/// "dtype is float32 on rank 0 and int32 on rank 1": the first field in which two fingerprints differ.
-inline std::string difference(const Fingerprint& a, int rank_a, const Fingerprint& b, int rank_b) {
+inline std::string order_text(std::uint8_t number) {
+  return number == 0 ? "GlooRing" : "a user's own (number " + std::to_string(number) + ")";
+}
+
+/// "dtype is float32 on rank 0 and int32 on rank 1": the first field in which two fingerprints differ. `factor_a` is
+/// the factor of rank_a's call, if it has one; the other's is in the words of that call (see Call::origin).
+inline std::string difference(const Fingerprint& a, int rank_a, const Fingerprint& b, int rank_b, double factor_a = 0) {
   const auto say = [&](const char* what, const std::string& left, const std::string& right) {
     return std::string(what) + " is " + left + " on rank " + std::to_string(rank_a) + " and " + right + " on rank " +
            std::to_string(rank_b);
@@ -155,10 +181,13 @@ inline std::string difference(const Fingerprint& a, int rank_a, const Fingerprin
   if (a.element_bytes != b.element_bytes)
     return say("the element's size in bytes", std::to_string(a.element_bytes), std::to_string(b.element_bytes));
   if (a.count != b.count) return say("the number of elements", std::to_string(a.count), std::to_string(b.count));
+  if (a.reduction != b.reduction && reduction_text(a.reduction) == reduction_text(b.reduction))
+    return say("the factor of PreMulSum", number_text(factor_a), "another");
   if (a.reduction != b.reduction) return say("the reduction", reduction_text(a.reduction), reduction_text(b.reduction));
   if (a.root != b.root) return say("root", std::to_string(a.root), std::to_string(b.root));
   if (a.algorithm != b.algorithm)
     return say("the forced algorithm", algorithm_text(a.algorithm), algorithm_text(b.algorithm));
+  if (a.order != b.order) return say("the order of addition", order_text(a.order), order_text(b.order));
   return say("the hash of the counts by rank", std::to_string(a.layout), std::to_string(b.layout));
 }
 

@@ -335,12 +335,13 @@ class Protocol {
     }
   }
   [[noreturn]] void disagree(Operation& operation, int member, const Fingerprint& mine, const Fingerprint& theirs) {
-    const std::string what = difference(mine, rank_, theirs, member);  // before any line is used again
-    explain_site(endpoint(), others_, own(), operation.sequence, operation.call.site.text());
+    const std::string what =
+        difference(mine, rank_, theirs, member, operation.call.factor);  // before any line is used again
+    explain_site(endpoint(), others_, own(), operation.sequence, operation.call);
     const std::string place =
         explained_site(endpoint(), endpoint_of(member), block(member), operation.sequence, operation.timeout);
     fail(operation, ErrorKind::mismatch, member,
-         "ranks do not call the same operation: " + what + "; rank " + std::to_string(member) + " calls from " + place);
+         "ranks do not call the same operation: " + what + "; rank " + std::to_string(member) + " calls " + place);
   }
 
   /// Throws when there is no hope for an operation in which this rank waits for `member`; see Watch.
@@ -348,7 +349,7 @@ class Protocol {
   void check(Operation& operation, int member, Ready ready) {
     if (const auto trouble = watch_.look(operation, member, ready)) {
       // Others may still ask where this rank, which did not get to compare, has called from.
-      if (!operation.compared) explain_site(endpoint(), others_, own(), operation.sequence, operation.call.site.text());
+      if (!operation.compared) explain_site(endpoint(), others_, own(), operation.sequence, operation.call);
       fail(operation, trouble->kind, trouble->peer, trouble->what);
     }
     if (poison_->is_set()) require_usable();

@@ -22,7 +22,9 @@ struct BFloat16 {
 };
 static_assert(sizeof(Float16) == 2 && sizeof(BFloat16) == 2);
 
-enum class Dtype : std::uint8_t { float32, float64, float16, bfloat16, int8, uint8, int32, int64, opaque };
+/// `boolean` is one byte an element, 0 or 1.
+enum class Dtype : std::uint8_t { float32, float64, float16, bfloat16, int8, uint8, int32, int64, boolean, opaque };
+static_assert(sizeof(bool) == 1);
 
 constexpr const char* name_of(Dtype dtype) noexcept {
   switch (dtype) {
@@ -42,6 +44,8 @@ constexpr const char* name_of(Dtype dtype) noexcept {
       return "int32";
     case Dtype::int64:
       return "int64";
+    case Dtype::boolean:
+      return "bool";
     case Dtype::opaque:
       return "opaque";
   }
@@ -62,6 +66,7 @@ constexpr std::size_t size_of(Dtype dtype) noexcept {
       return 2;
     case Dtype::int8:
     case Dtype::uint8:
+    case Dtype::boolean:
       return 1;
     case Dtype::opaque:
       return 0;
@@ -80,6 +85,8 @@ constexpr Dtype dtype_of() noexcept {
     return Dtype::float16;
   else if constexpr (std::is_same_v<T, BFloat16>)
     return Dtype::bfloat16;
+  else if constexpr (std::is_same_v<T, bool>)
+    return Dtype::boolean;
   else if constexpr (std::is_integral_v<T> && sizeof(T) == 1 && std::is_signed_v<T>)
     return Dtype::int8;
   else if constexpr (std::is_integral_v<T> && sizeof(T) == 1)
@@ -114,6 +121,8 @@ constexpr decltype(auto) visit_dtype(Dtype dtype, F&& f) {
       return f(std::int32_t{});
     case Dtype::int64:
       return f(std::int64_t{});
+    case Dtype::boolean:
+      return f(bool{});
     case Dtype::float32:
     case Dtype::opaque:
       break;

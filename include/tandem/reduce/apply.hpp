@@ -16,9 +16,9 @@ namespace tandem {
 /// `outputs_begin`: element 0 when whole buffers are given. An output may be an input. Returns the elements folded, as
 /// they were: what a ledger counts.
 template <Element T, class Op>
-requires Reduction<Op, T> std::size_t fold_range(const Op& op, const ChunkTable& table, Range range,
-                                                 const T* const* inputs_by_rank, T* const* outputs, int output_count,
-                                                 std::size_t inputs_begin = 0, std::size_t outputs_begin = 0) {
+std::size_t fold_range(const Op& op, const ChunkTable& table, Range range, const T* const* inputs_by_rank,
+                       T* const* outputs, int output_count, std::size_t inputs_begin = 0,
+                       std::size_t outputs_begin = 0) {
   const int ranks = table.ranks();
   std::size_t folded = 0;
   const auto apply = [&](const T** sources, T** destinations) {

@@ -60,19 +60,20 @@ Parameters<T> parameters_of([[maybe_unused]] const Op& op, [[maybe_unused]] int 
 ///  - `ranks` is what Avg divides by. source_count >= 1; one source is a copy (scaled or divided as the functor says).
 ///  - A destination is exactly one of the sources (in place) or disjoint from all. Pointers need only T's alignment.
 template <Element T, class Op>
-requires Reduction<Op, T>
 void fold(const Op& op, int ranks, const T* const* sources, int source_count, T* const* destinations,
           int destination_count, std::size_t count, FoldStart start = FoldStart::raw, FoldEnd end = FoldEnd::finished) {
+  detail::require_reduction<Op, T>();
   if (count == 0) return;
   if constexpr (BuiltInReduction<Op, T>) {
+    using Kernel = typename detail::KernelOf<T, Op>::type;
     const detail::Job<T> job{sources, source_count, destinations, destination_count, count};
-    if constexpr (detail::is_floating<T> && !std::is_same_v<Op, Min> && !std::is_same_v<Op, Max>) {
+    if constexpr (detail::is_floating<T> && !detail::is_extreme<Op> && !detail::is_logical<Op>) {
       const detail::ExactFloats exact;
-      detail::fold_job<T, Op>(detail::parameters_of<T>(op, ranks, start, end), job);
+      detail::fold_job<T, Kernel>(detail::parameters_of<T>(op, ranks, start, end), job);
     } else {
-      detail::fold_job<T, Op>(detail::parameters_of<T>(op, ranks, start, end), job);
+      detail::fold_job<T, Kernel>(detail::parameters_of<T>(op, ranks, start, end), job);
     }
-  } else {
+  } else if constexpr (Reduction<Op, T>) {
     for (std::size_t i = 0; i < count; ++i) {
       T acc = sources[0][i];
       for (int k = 1; k < source_count; ++k) acc = static_cast<T>(op(sources[k][i], acc));

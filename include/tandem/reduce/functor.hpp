@@ -4,13 +4,13 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
-#include <string_view>
 #include <type_traits>
 
 #include "tandem/core/dtype.hpp"
+#include "tandem/core/type_name.hpp"
 
 namespace tandem {
 
@@ -18,9 +18,9 @@ namespace tandem {
 struct Sum {};
 /// The product, with the same rules.
 struct Prod {};
-/// The least element. A NaN wins, as in torch.minimum; -0.0 is below +0.0.
+/// The least element. A NaN wins, as in torch.minimum; -0.0 is below +0.0. On bool: are all true?
 struct Min {};
-/// The greatest element. A NaN wins, as in torch.maximum; +0.0 is above -0.0.
+/// The greatest element. A NaN wins, as in torch.maximum; +0.0 is above -0.0. On bool: is any true?
 struct Max {};
 /// The sum, then a true division by the number of ranks. Floating types only: an integer average has no one right
 /// rounding, so it does not compile.
@@ -34,6 +34,19 @@ struct PreMulSum {
 };
 template <class Scalar>
 PreMulSum(Scalar) -> PreMulSum<Scalar>;
+/// The bits that are set in all inputs. Integers and bool; on bool the same as LogicalAnd.
+struct BitAnd {};
+/// The bits that are set in any input. Integers and bool; on bool the same as LogicalOr.
+struct BitOr {};
+/// The bits that are set in an odd number of inputs. Integers and bool; on bool the same as LogicalXor.
+struct BitXor {};
+/// Are all inputs true? An element is true when it is not zero, as in C: a NaN and a subnormal are true, -0.0 is false.
+/// The result is 0 or 1 in the element's type, also at a single rank.
+struct LogicalAnd {};
+/// Is any input true? With the same rules.
+struct LogicalOr {};
+/// Is an odd number of inputs true? With the same rules.
+struct LogicalXor {};
 
 namespace detail {
 
@@ -41,9 +54,18 @@ template <class T>
 inline constexpr bool is_16_bit_float = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
 template <class T>
 inline constexpr bool is_floating = std::is_same_v<T, float> || std::is_same_v<T, double> || is_16_bit_float<T>;
-// bool is left out: a wrapped sum would store bytes that are no bool.
+// bool is none: a wrapped sum would store bytes that are no bool.
 template <class T>
 inline constexpr bool is_integer = std::is_integral_v<T> && !std::is_same_v<std::remove_cv_t<T>, bool>;
+
+template <class Op, class... Any>
+inline constexpr bool is_any_of = (std::is_same_v<Op, Any> || ...);
+template <class Op>
+inline constexpr bool is_extreme = is_any_of<Op, Min, Max>;
+template <class Op>
+inline constexpr bool is_bitwise = is_any_of<Op, BitAnd, BitOr, BitXor>;
+template <class Op>
+inline constexpr bool is_logical = is_any_of<Op, LogicalAnd, LogicalOr, LogicalXor>;
 
 template <class Op>
 struct PreMulScalar {
@@ -58,30 +80,27 @@ struct PreMulScalar<PreMulSum<Scalar>> {
 /// One of the functors above, whatever the element type.
 template <class Op>
 inline constexpr bool is_named_reduction =
-    std::is_same_v<Op, Sum> || std::is_same_v<Op, Prod> || std::is_same_v<Op, Min> || std::is_same_v<Op, Max> ||
-    std::is_same_v<Op, Avg> || PreMulScalar<Op>::yes;
+    is_any_of<Op, Sum, Prod, Avg> || is_extreme<Op> || is_bitwise<Op> || is_logical<Op> || PreMulScalar<Op>::yes;
+
+template <class T>
+inline constexpr bool is_reducible = is_floating<T> || is_integer<T> || std::is_same_v<T, bool>;
 
 template <class Op, class T>
 consteval bool is_built_in() {
-  if constexpr (!is_named_reduction<Op> || !(is_floating<T> || is_integer<T>)) {
+  if constexpr (!is_named_reduction<Op> || !is_reducible<T>) {
     return false;
+  } else if constexpr (is_extreme<Op> || is_logical<Op>) {
+    return true;
+  } else if constexpr (is_bitwise<Op>) {
+    return !is_floating<T>;
   } else if constexpr (std::is_same_v<Op, Avg>) {
     return is_floating<T>;
   } else if constexpr (PreMulScalar<Op>::yes) {
     using Scalar = typename PreMulScalar<Op>::type;
-    return is_floating<T> ? is_floating<Scalar> || is_integer<Scalar> : is_integer<Scalar>;
+    return is_floating<T> ? is_floating<Scalar> || is_integer<Scalar> : is_integer<T> && is_integer<Scalar>;
   } else {
-    return true;
+    return is_floating<T> || is_integer<T>;
   }
-}
-
-/// The functor's type as the compiler spells it. Stable within one build, which is all that a program's ranks share.
-template <class Op>
-constexpr std::string_view type_name() {
-  const std::string_view text = __PRETTY_FUNCTION__;
-  const std::size_t begin = text.find("Op = ") + 5;
-  const std::size_t semicolon = text.find("; std::string_view", begin);  // g++ adds its own aliases
-  return text.substr(begin, (semicolon == std::string_view::npos ? text.rfind(']') : semicolon) - begin);
 }
 
 }  // namespace detail
@@ -98,10 +117,39 @@ concept Reduction = BuiltInReduction<Op, T> ||
       { op(value, value) } -> std::convertible_to<T>;
     });
 
-/// Identifies the reduction in a fingerprint: small numbers for built-ins, a hash of the type's name with the top bit
-/// set for user functors. Equal over the processes of one program.
+namespace detail {
+
+/// Says in one sentence why Op is no reduction of T. Instantiated once for each pair, so it is said once.
+template <class Op, class T>
+consteval void require_reduction() {
+  if constexpr (!Reduction<Op, T>) {
+    static_assert(is_named_reduction<Op>,
+                  "tandem: this is no reduction of these elements; take one of the library's functors, or an object "
+                  "that is const-callable as (T input, T accumulated) -> T");
+    static_assert(!is_named_reduction<Op> || is_reducible<T>,
+                  "tandem: the library's reductions are defined on numbers and bool; take a functor of your own for "
+                  "other elements");
+    static_assert(!is_bitwise<Op> || !is_floating<T>,
+                  "tandem: BitAnd, BitOr and BitXor are not defined on floating types; take LogicalAnd, LogicalOr or "
+                  "LogicalXor, or reduce integers");
+    static_assert(!std::is_same_v<T, bool> || !is_named_reduction<Op>,
+                  "tandem: Sum, Prod, Avg and PreMulSum are not defined on bool; take LogicalOr (is any true?), "
+                  "LogicalAnd (are all?) or LogicalXor, or reduce integers");
+    static_assert(!std::is_same_v<Op, Avg> || !is_integer<T>,
+                  "tandem: Avg is not defined on integers, whose mean has no one right rounding; take Sum and divide, "
+                  "or reduce floats");
+    static_assert(!PreMulScalar<Op>::yes || std::is_same_v<T, bool> || !is_reducible<T>,
+                  "tandem: PreMulSum takes a number as its factor, on integers an integer: their product with another "
+                  "has no one right rounding");
+  }
+}
+
+}  // namespace detail
+
+/// Identifies the reduction in a fingerprint: small numbers for built-ins (PreMulSum has one for each type of factor),
+/// a hash of the type's name with the top bit set for user functors. Equal over the processes of one program.
 template <class Op>
-constexpr std::uint32_t reduction_id() {
+consteval std::uint32_t reduction_id() {
   if constexpr (std::is_same_v<Op, Sum>)
     return 1;
   else if constexpr (std::is_same_v<Op, Prod>)
@@ -112,33 +160,48 @@ constexpr std::uint32_t reduction_id() {
     return 4;
   else if constexpr (std::is_same_v<Op, Avg>)
     return 5;
-  else {
-    std::uint32_t hash = 2166136261U;  // FNV-1a
-    for (const char c : detail::type_name<Op>()) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
-    // PreMulSum keeps a small range of its own, one number per scalar type.
-    if constexpr (detail::PreMulScalar<Op>::yes)
-      return 16U + static_cast<std::uint32_t>(dtype_of<decltype(Op::factor)>());
-    return hash | 0x80000000U;
+  else if constexpr (std::is_same_v<Op, BitAnd>)
+    return 6;
+  else if constexpr (std::is_same_v<Op, BitOr>)
+    return 7;
+  else if constexpr (std::is_same_v<Op, BitXor>)
+    return 8;
+  else if constexpr (std::is_same_v<Op, LogicalAnd>)
+    return 9;
+  else if constexpr (std::is_same_v<Op, LogicalOr>)
+    return 10;
+  else if constexpr (std::is_same_v<Op, LogicalXor>)
+    return 11;
+  else if constexpr (detail::PreMulScalar<Op>::yes)
+    return 16U + static_cast<std::uint32_t>(dtype_of<typename detail::PreMulScalar<Op>::type>());
+  else
+    return detail::type_hash<Op>() | 0x80000000U;
+}
+
+/// What a fingerprint holds of `op`: its id, and above PreMulSum's a hash of 23 bits of the factor, which has to be the
+/// same on all ranks as the functor has.
+template <class Op>
+std::uint32_t reduction_fingerprint([[maybe_unused]] const Op& op) noexcept {
+  if constexpr (detail::PreMulScalar<Op>::yes) {
+    std::uint64_t bits = 0;
+    static_assert(sizeof op.factor <= sizeof bits);
+    std::memcpy(&bits, &op.factor, sizeof op.factor);
+    return reduction_id<Op>() | static_cast<std::uint32_t>((bits * 0x9e3779b97f4a7c15U) >> 41) << 8;
+  } else {
+    return reduction_id<Op>();
   }
 }
 
 /// The reduction's name for messages: "Sum", "PreMulSum", or the user's type as the compiler spells it.
 template <class Op>
 std::string reduction_name() {
-  if constexpr (std::is_same_v<Op, Sum>)
-    return "Sum";
-  else if constexpr (std::is_same_v<Op, Prod>)
-    return "Prod";
-  else if constexpr (std::is_same_v<Op, Min>)
-    return "Min";
-  else if constexpr (std::is_same_v<Op, Max>)
-    return "Max";
-  else if constexpr (std::is_same_v<Op, Avg>)
-    return "Avg";
-  else if constexpr (detail::PreMulScalar<Op>::yes)
+  if constexpr (detail::PreMulScalar<Op>::yes) {
     return "PreMulSum";
-  else
-    return std::string(detail::type_name<Op>());
+  } else {
+    std::string name(detail::type_name<Op>());
+    if constexpr (detail::is_named_reduction<Op>) name.erase(0, name.rfind(':') + 1);
+    return name;
+  }
 }
 
 }  // namespace tandem

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 
 #include "tandem/core/bytes.hpp"
+#include "tandem/core/type_name.hpp"
 
 namespace tandem {
 
@@ -67,6 +69,15 @@ struct GlooRing {
   }
 };
 static_assert(Order<GlooRing>);
+
+/// Identifies the order in a fingerprint: 0 is GlooRing, all else a hash of the type's name.
+template <Order O>
+consteval std::uint8_t order_id() {
+  if constexpr (std::same_as<O, GlooRing>)
+    return 0;
+  else
+    return static_cast<std::uint8_t>(1 + detail::type_hash<O>() % 255);
+}
 
 /// Calls f(Piece) for every piece of `range`, ascending, empty ones skipped. A range that reaches past the buffer is
 /// clipped to it.

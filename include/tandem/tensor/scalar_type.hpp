@@ -9,7 +9,7 @@
 
 namespace tandem {
 
-/// The dtype that reductions are defined on; nothing for bool, complex, quantized, 16-bit integer and 8-bit float
+/// The library's name of a type; nothing for complex, quantized, 16-bit and wider unsigned integer, and 8-bit float
 /// types.
 constexpr std::optional<Dtype> dtype_of(at::ScalarType type) noexcept {
   switch (type) {
@@ -29,6 +29,8 @@ constexpr std::optional<Dtype> dtype_of(at::ScalarType type) noexcept {
       return Dtype::int32;
     case at::kLong:
       return Dtype::int64;
+    case at::kBool:
+      return Dtype::boolean;
     default:
       return std::nullopt;
   }
@@ -53,6 +55,8 @@ constexpr at::ScalarType scalar_type_of(Dtype dtype) noexcept {
       return at::kInt;
     case Dtype::int64:
       return at::kLong;
+    case Dtype::boolean:
+      return at::kBool;
     case Dtype::opaque:
       break;
   }

@@ -19,20 +19,34 @@ using namespace tandem;
 using test::Kind;
 
 template <class T>
+T from_bits(std::uint64_t bits) {
+  T value;
+  std::memcpy(static_cast<void*>(&value), &bits, sizeof(T));  // little-endian, as all targets here
+  return value;
+}
+
+/// Zeros of both signs, subnormals and any bits at all are frequent.
+template <class T>
 T random_element(std::mt19937_64& random) {
   const std::uint64_t bits = random();
-  if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(bits);
-  } else if constexpr (std::is_same_v<T, double>) {
-    return bits % 8 == 0 ? std::bit_cast<double>(random())
-                         : static_cast<double>(static_cast<std::int64_t>(bits)) * 0x1p-63;
+  const std::uint64_t choice = bits >> 32 & 7U;
+  if constexpr (std::is_same_v<T, bool>) {
+    return choice < 5;
+  } else if constexpr (std::is_integral_v<T>) {
+    return choice == 0 ? T{} : static_cast<T>(bits);
   } else {
+    constexpr int fraction_bits = std::is_same_v<T, double>  ? 52
+                                  : std::is_same_v<T, float> ? 23
+                                                             : (std::is_same_v<T, Float16> ? 10 : 7);
+    const std::uint64_t sign = (bits & 1U) << (8 * sizeof(T) - 1);
+    if (choice == 0) return from_bits<T>(random());
+    if (choice == 1) return from_bits<T>(sign);
+    if (choice == 2) return from_bits<T>(sign | (random() & ((std::uint64_t{1} << fraction_bits) - 1)));
     const float value = static_cast<float>(static_cast<std::int32_t>(bits)) * 0x1p-31F;
-    const auto any = static_cast<std::uint32_t>(bits >> 32);
-    if constexpr (std::is_same_v<T, float>)
-      return any % 8 == 0 ? std::bit_cast<float>(static_cast<std::uint32_t>(random())) : value;
-    else if (any % 8 == 0)
-      return T{static_cast<std::uint16_t>(any >> 8)};
+    if constexpr (std::is_same_v<T, double>)
+      return static_cast<double>(static_cast<std::int64_t>(bits)) * 0x1p-63;
+    else if constexpr (std::is_same_v<T, float>)
+      return value;
     else if constexpr (std::is_same_v<T, BFloat16>)
       return to_bfloat16(value);
     else
@@ -84,8 +98,12 @@ std::vector<const void*> as_void(const std::vector<T*>& pointers) {
   return {pointers.begin(), pointers.end()};
 }
 
+/// std::vector<bool> has no memory to point to.
 template <class T>
-std::size_t differing(const T* got, const std::vector<T>& expected) {
+using Stored = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
+
+template <class T>
+std::size_t differing(const T* got, const std::vector<Stored<T>>& expected) {
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) wrong += !test::same_element(dtype_of<T>(), got + i, &expected[i]);
   return wrong;
@@ -100,7 +118,7 @@ void check(const Op& op, Kind kind, double factor) {
         Buffers<T> outputs(2, count, sizeof(T) - shift, 1);
         const auto in = inputs.pointers();
         const auto out = outputs.pointers();
-        std::vector<T> expected(count);
+        std::vector<Stored<T>> expected(count);
         test::oracle_fold(dtype_of<T>(), kind, factor, as_void(in).data(), sources, expected.data(), count);
 
         fold(op, sources, in.data(), sources, out.data(), 2, count);
@@ -124,14 +142,24 @@ void check(const Op& op, Kind kind, double factor) {
 }
 
 TEST_CASE_TEMPLATE("every functor, N = 1..9, sizes 0, 1, prime, page + 1, unaligned, apart and in place", T, float,
-                   double, Float16, BFloat16, std::int8_t, std::uint8_t, std::int32_t, std::int64_t) {
-  check<T>(Sum{}, Kind::sum, 1.0);
-  check<T>(Prod{}, Kind::prod, 1.0);
+                   double, Float16, BFloat16, std::int8_t, std::uint8_t, std::int32_t, std::int64_t, bool) {
   check<T>(Min{}, Kind::min, 1.0);
   check<T>(Max{}, Kind::max, 1.0);
+  check<T>(LogicalAnd{}, Kind::logical_and, 1.0);
+  check<T>(LogicalOr{}, Kind::logical_or, 1.0);
+  check<T>(LogicalXor{}, Kind::logical_xor, 1.0);
   if constexpr (std::is_integral_v<T>) {
+    check<T>(BitAnd{}, Kind::bit_and, 1.0);
+    check<T>(BitOr{}, Kind::bit_or, 1.0);
+    check<T>(BitXor{}, Kind::bit_xor, 1.0);
+  }
+  if constexpr (!std::is_same_v<T, bool>) {
+    check<T>(Sum{}, Kind::sum, 1.0);
+    check<T>(Prod{}, Kind::prod, 1.0);
+  }
+  if constexpr (detail::is_integer<T>) {
     check<T>(PreMulSum<std::int8_t>{-3}, Kind::pre_mul_sum, -3.0);
-  } else {
+  } else if constexpr (detail::is_floating<T>) {
     check<T>(Avg{}, Kind::avg, 1.0);
     check<T>(PreMulSum<double>{1.0 / 3.0}, Kind::pre_mul_sum, 1.0 / 3.0);
   }
@@ -165,6 +193,34 @@ TEST_CASE_TEMPLATE("one input at a time gives the bits of all at once", T, float
   check_steps<T>(Max{});
   check_steps<T>(Avg{});
   check_steps<T>(PreMulSum<double>{1.0 / 3.0});
+  check_steps<T>(LogicalXor{});
+}
+
+TEST_CASE("C009: what is reduced to bool is stored as 0 or 1, whatever bytes came in") {
+  for (const std::size_t count : {1UL, 5UL, 1031UL}) {
+    std::vector<std::uint8_t> a;
+    std::vector<std::uint8_t> b;
+    std::vector<std::uint8_t> result(count, 77);
+    for (std::size_t i = 0; i < count; ++i) {
+      a.push_back(static_cast<std::uint8_t>(i * 37));
+      b.push_back(i % 3 == 0 ? 0 : static_cast<std::uint8_t>(255 - i));
+    }
+    const bool* const in[] = {reinterpret_cast<const bool*>(a.data()), reinterpret_cast<const bool*>(b.data())};
+    bool* const out[] = {reinterpret_cast<bool*>(result.data())};
+    const auto wrong = [&](auto expected) {
+      std::size_t differ = 0;
+      for (std::size_t i = 0; i < count; ++i) differ += result[i] != (expected(a[i] != 0, b[i] != 0) ? 1 : 0);
+      return differ;
+    };
+    fold(Max{}, 2, in, 2, out, 1, count);
+    CHECK(wrong([](bool x, bool y) { return x || y; }) == 0);
+    fold(Min{}, 2, in, 2, out, 1, count);
+    CHECK(wrong([](bool x, bool y) { return x && y; }) == 0);
+    fold(BitXor{}, 2, in, 2, out, 1, count);
+    CHECK(wrong([](bool x, bool y) { return x != y; }) == 0);
+    fold(BitAnd{}, 1, in, 1, out, 1, count);  // a single rank
+    CHECK(wrong([](bool x, bool) { return x; }) == 0);
+  }
 }
 
 TEST_CASE("a destination may be any one source") {
@@ -179,7 +235,7 @@ TEST_CASE("a destination may be any one source") {
   CHECK(differing(in[1], untouched) == 0);
 }
 
-TEST_CASE("integers wrap, in their own width") {
+TEST_CASE("C019: integers wrap, in their own width") {
   const std::int64_t wide[] = {(std::int64_t{1} << 53) + 1};
   std::int64_t wide_sum = 0;
   const std::int64_t* wide_in[] = {wide, wide};
@@ -196,15 +252,16 @@ TEST_CASE("integers wrap, in their own width") {
   CHECK(sum == std::numeric_limits<std::int32_t>::min());
 }
 
-float fold_two(float a, float b) {
+template <class Op = Sum>
+float fold_two(float a, float b, const Op& op = {}) {
   float result = 0;
   const float* in[] = {&a, &b};
   float* out[] = {&result};
-  fold(Sum{}, 2, in, 2, out, 1, 1);
+  fold(op, 2, in, 2, out, 1, 1);
   return result;
 }
 
-TEST_CASE("subnormals, signed zeros, infinities and NaN keep their meaning, flush-to-zero or not") {
+TEST_CASE("C011: subnormals, signed zeros, infinities and NaN keep their meaning, flush-to-zero or not") {
   const auto bits = [](float value) { return std::bit_cast<std::uint32_t>(value); };
   const auto check_special = [&] {
     CHECK(bits(fold_two(std::bit_cast<float>(1U), std::bit_cast<float>(1U))) == 2U);
@@ -212,6 +269,9 @@ TEST_CASE("subnormals, signed zeros, infinities and NaN keep their meaning, flus
     const float infinity = std::numeric_limits<float>::infinity();
     CHECK((bits(fold_two(infinity, -infinity)) & 0x7fffffffU) > 0x7f800000U);
     CHECK(bits(fold_two(infinity, 1.0F)) == 0x7f800000U);
+    // A NaN and a subnormal are not zero, -0.0 is.
+    CHECK(fold_two(std::bit_cast<float>(1U), std::bit_cast<float>(0x7fc00000U), LogicalAnd{}) == 1.0F);
+    CHECK(bits(fold_two(-0.0F, 0.0F, LogicalOr{})) == 0U);
   };
   check_special();
 #if defined(__SSE__)

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <set>
 #include <string>
 
@@ -37,6 +39,8 @@ static_assert(Reduction<PreMulSum<double>, float> && Reduction<PreMulSum<std::in
 static_assert(
     !Reduction<PreMulSum<double>, std::int64_t>);  // a fractional factor of integers has no one right rounding
 static_assert(!Reduction<Sum, bool> && !Reduction<Sum, Pair>);
+static_assert(!Reduction<PreMulSum<bool>, float> && !Reduction<PreMulSum<Pair>, float>);
+static_assert(BuiltInReduction<BitAnd, std::uint8_t> && !Reduction<BitOr, float> && !Reduction<LogicalAnd, Pair>);
 static_assert(Reduction<ArgMax, Pair> && !BuiltInReduction<ArgMax, Pair> && Reduction<Narrow, std::int8_t>);
 static_assert(!Reduction<WritesText, float> && !Reduction<NotConst, float> && !Reduction<int, float>);
 
@@ -46,17 +50,83 @@ TEST_CASE("identities differ between functors and stay below the user range") {
                                     reduction_id<Min>(),
                                     reduction_id<Max>(),
                                     reduction_id<Avg>(),
+                                    reduction_id<BitAnd>(),
+                                    reduction_id<BitOr>(),
+                                    reduction_id<BitXor>(),
+                                    reduction_id<LogicalAnd>(),
+                                    reduction_id<LogicalOr>(),
+                                    reduction_id<LogicalXor>(),
                                     reduction_id<PreMulSum<float>>(),
                                     reduction_id<PreMulSum<double>>(),
                                     reduction_id<ArgMax>(),
                                     reduction_id<Narrow>()};
-  CHECK(ids.size() == 9);
+  CHECK(ids.size() == 15);
   CHECK(reduction_id<PreMulSum<double>>() < 0x80000000U);
   CHECK(reduction_id<ArgMax>() >= 0x80000000U);
 }
 
+TEST_CASE("a fingerprint tells PreMulSum's factors apart") {
+  const auto shown = [](auto factor) { return reduction_fingerprint(PreMulSum{factor}); };
+  CHECK(shown(0.25) == shown(0.25));
+  std::set<std::uint32_t> seen;
+  std::size_t made = 0;
+  const auto add = [&](double factor) {
+    seen.insert(shown(factor));
+    seen.insert(shown(static_cast<float>(factor)));
+    seen.insert(shown(-factor));
+    made += 3;
+  };
+  for (int ranks = 1; ranks <= 512; ++ranks) add(1.0 / ranks);
+  add(std::nextafter(0.25, 1.0));
+  add(0.0);
+  for (int factor = 1; factor <= 100; ++factor) {
+    seen.insert(shown(factor));
+    seen.insert(shown(static_cast<std::int64_t>(factor) << 40));
+    seen.insert(shown(static_cast<std::uint8_t>(factor)));
+    made += 3;
+  }
+  CHECK(seen.size() == made - 1);  // nextafter of 0.25 is 0.25 as float
+  for (const std::uint32_t it : seen) CHECK((it & 0x800000f0U) == 0x10U);
+  CHECK(reduction_fingerprint(Sum{}) == reduction_id<Sum>());
+  CHECK(reduction_fingerprint(ArgMax{}) == reduction_id<ArgMax>());
+}
+
+/// A cell of the support table: what all functors of a column say of T.
+template <class T, class... Ops>
+std::string cell() {
+  constexpr bool all = (Reduction<Ops, T> && ...);
+  static_assert(all == (Reduction<Ops, T> || ...));
+  return all ? " yes |" : " |";
+}
+template <class T>
+std::string row() {
+  constexpr bool by_integers = Reduction<PreMulSum<std::int32_t>, T>;
+  constexpr bool by_floats = Reduction<PreMulSum<double>, T>;
+  static_assert(by_integers || !by_floats);
+  return std::string("| `") + name_of(dtype_of<T>()) + "` |" + cell<T, Sum, Prod>() + cell<T, Min, Max>() +
+         cell<T, Avg>() +
+         (by_floats     ? " any factor |"
+          : by_integers ? " integer factor |"
+                        : " |") +
+         cell<T, BitAnd, BitOr, BitXor>() + cell<T, LogicalAnd, LogicalOr, LogicalXor>() + "\n";
+}
+
+TEST_CASE("C009: the support table of the documentation is what the concepts say") {
+  std::ifstream file(TANDEM_COLLECTIVES_PAGE);
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  const std::string head =
+      "| element type | Sum, Prod | Min, Max | Avg | PreMulSum | BitAnd, BitOr, BitXor | LogicalAnd, LogicalOr, "
+      "LogicalXor |\n|---|---|---|---|---|---|---|\n";
+  const std::string table = head + row<float>() + row<double>() + row<Float16>() + row<BFloat16>() +
+                            row<std::int8_t>() + row<std::uint8_t>() + row<std::int32_t>() + row<std::int64_t>() +
+                            row<bool>() + "\n";
+  CAPTURE(table);
+  CHECK(page.find(table) != std::string::npos);
+}
+
 TEST_CASE("names for messages") {
   CHECK(reduction_name<Sum>() == "Sum");
+  CHECK(reduction_name<LogicalXor>() == "LogicalXor");
   CHECK(reduction_name<PreMulSum<float>>() == "PreMulSum");
   const std::string user = reduction_name<ArgMax>();
   CAPTURE(user);

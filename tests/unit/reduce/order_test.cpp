@@ -21,6 +21,7 @@ struct Descending {
 };
 static_assert(Order<Descending> && Order<GlooRing> && !Order<Sum>);
 static_assert(Descending::table(10, 4, 3).first_of(0) == 2);
+static_assert(order_id<GlooRing>() == 0 && order_id<Descending>() != 0);
 
 // numerics.md's rule once more, with signed arithmetic and no shared code.
 std::vector<long> gloo_chunk_ends(long count, long element_bytes, long ranks) {

@@ -14,13 +14,18 @@
 #include "tandem/comm/fingerprint.hpp"
 #include "tandem/core/bytes.hpp"
 #include "tandem/core/error.hpp"
+#include "tandem/reduce/fold.hpp"
 #include "tandem/reduce/functor.hpp"
+#include "tandem/reduce/order.hpp"
 
 namespace tandem::detail {
 
 // The numbers to which fingerprint.hpp gives names.
 static_assert(reduction_id<Sum>() == 1 && reduction_id<Prod>() == 2 && reduction_id<Min>() == 3 &&
-              reduction_id<Max>() == 4 && reduction_id<Avg>() == 5 && reduction_id<PreMulSum<float>>() == 16);
+              reduction_id<Max>() == 4 && reduction_id<Avg>() == 5 && reduction_id<BitAnd>() == 6 &&
+              reduction_id<BitOr>() == 7 && reduction_id<BitXor>() == 8 && reduction_id<LogicalAnd>() == 9 &&
+              reduction_id<LogicalOr>() == 10 && reduction_id<LogicalXor>() == 11 &&
+              reduction_id<PreMulSum<float>>() == 16 && reduction_id<PreMulSum<std::int64_t>>() < 255);
 static_assert(Direct::number == 1 && Ring::number == 2 && Pairwise::number == 3 && Naive::number == 4);
 
 template <class Algorithm, class T>
@@ -73,6 +78,16 @@ Call describe(Verb verb, std::size_t count, std::uint8_t algorithm, std::uint32_
   static_assert(sizeof(E) <= std::numeric_limits<std::uint16_t>::max(), "tandem: an element has at most 65535 bytes");
   return {verb,      dtype_of<E>(), algorithm, static_cast<std::uint16_t>(sizeof(E)), static_cast<std::int16_t>(root),
           reduction, count,         site};
+}
+
+/// The same for a verb that reduces with `op` in the sequence of Order.
+template <class E, class Order, class Op>
+Call describe_reduction(Verb verb, std::size_t count, std::uint8_t algorithm, const Op& op, int root,
+                        CallSite site) noexcept {
+  Call call = describe<E>(verb, count, algorithm, reduction_fingerprint(op), root, site);
+  call.order = order_id<Order>();
+  if constexpr (PreMulScalar<Op>::yes) call.factor = convert_factor<double>(op.factor);
+  return call;
 }
 
 }  // namespace tandem::detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Call sites in words, which ranks tell one another only when they disagree. Knows blocks and a peer's health.
+// Calls in words, which ranks tell one another only when they disagree. Knows blocks and a peer's health.
 #pragma once
 
 #include <algorithm>
@@ -18,9 +18,8 @@
 namespace tandem::detail {
 
 template <ControlTransport T>
-void explain_site(T& endpoint, std::span<const int> others, Block& own, std::uint64_t sequence,
-                  const std::string& site) {
-  write_text(own.site, site);
+void explain_site(T& endpoint, std::span<const int> others, Block& own, std::uint64_t sequence, const Call& call) {
+  write_text(own.site, call.origin());
   own.explained.store(sequence, std::memory_order_release);
   endpoint.publish(others,
                    {reinterpret_cast<const std::byte*>(&own.explained), sizeof own.explained + sizeof own.site});
@@ -50,7 +49,7 @@ std::string explained_site(T& endpoint, int peer, const Block& theirs, std::uint
     if (endpoint.health(peer) != Health::alive) break;
     endpoint.nap(std::chrono::microseconds(100));
   }
-  return "an unknown place";
+  return "from an unknown place";
 }
 
 }  // namespace tandem::detail

@@ -29,8 +29,31 @@ requires is_16_bit_float<T>
 struct ComputeOf<T> {
   using type = float;
 };
+template <>
+struct ComputeOf<bool> {
+  using type = std::uint8_t;
+};
 template <class T>
 using Compute = typename ComputeOf<T>::type;
+
+/// The functor whose kernel serves Op on T. On bool extremes and bits are what the logical functors compute, and those
+/// make every byte 0 or 1, whatever came in.
+template <class T, class Op>
+struct KernelOf {
+  using type = Op;
+};
+template <class Op>
+requires(is_any_of<Op, Min, BitAnd>) struct KernelOf<bool, Op> {
+  using type = LogicalAnd;
+};
+template <class Op>
+requires(is_any_of<Op, Max, BitOr>) struct KernelOf<bool, Op> {
+  using type = LogicalOr;
+};
+template <>
+struct KernelOf<bool, BitXor> {
+  using type = LogicalXor;
+};
 
 /// Run-time values of a functor, as scalars.
 template <class T>
