@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "tandem/core/dtype.hpp"
 #include "tandem/core/error.hpp"
@@ -28,9 +29,6 @@ struct TensorView {
   std::size_t bytes() const noexcept { return count * size_of(dtype); }
 };
 
-/// What the elements will be used for: moving bytes is defined for bool too, arithmetic is not.
-enum class ElementUse : std::uint8_t { arithmetic, moved };
-
 namespace detail {
 
 inline std::string text_of(at::IntArrayRef values) {
@@ -39,23 +37,38 @@ inline std::string text_of(at::IntArrayRef values) {
   return text + "]";
 }
 
+/// "float32", or libtorch's own name of a type that has none here.
+inline std::string text_of(at::ScalarType type) {
+  const auto dtype = dtype_of(type);
+  return dtype ? name_of(*dtype) : c10::toString(type);
+}
 /// "float32 [2, 3]".
 inline std::string text_of(const at::Tensor& tensor) {
-  const auto dtype = dtype_of(tensor.scalar_type());
-  return (dtype ? name_of(*dtype) : c10::toString(tensor.scalar_type())) + std::string(" ") + text_of(tensor.sizes());
+  return text_of(tensor.scalar_type()) + " " + text_of(tensor.sizes());
 }
 
 [[noreturn]] inline void refuse_tensor(const char* verb, const std::string& problem) {
   throw Error(ErrorKind::argument, "tandem: " + std::string(verb) + ": " + problem, -1, -1, verb);
 }
 
+/// `reduction` is empty where elements are only moved.
+[[noreturn]] inline void refuse_dtype(const char* verb, const char* argument, at::ScalarType type,
+                                      std::string_view reduction) {
+  const char* const advice = c10::isComplexType(type) ? "pass at::view_as_real(tensor)"
+                             : c10::isQIntType(type)  ? "pass tensor.dequantize()"
+                                                      : "convert it with tensor.to()";
+  refuse_tensor(verb, std::string(argument) + " has dtype " + text_of(type) + ", which is not supported" +
+                          (reduction.empty() ? "" : " for " + std::string(reduction)) + "; " + advice);
+}
+
 }  // namespace detail
 
 /// The tensor's memory. Throws Error(argument) that names the verb, the argument and the problem when the tensor is
 /// undefined, sparse, not on the CPU, not contiguous, a lazy conjugate or negation, an inference tensor, or of a dtype
-/// the verb is not defined on. Reads nothing, so it is safe on a leaf that requires grad.
+/// that is not supported (for the `reduction` that is named). Reads nothing, so it is safe on a leaf that requires
+/// grad.
 inline TensorView view_of(const at::Tensor& tensor, const char* verb, const char* argument = "the tensor",
-                          ElementUse use = ElementUse::arithmetic) {
+                          std::string_view reduction = {}) {
   const std::string name(argument);
   if (!tensor.defined()) detail::refuse_tensor(verb, name + " is undefined; give it a value first");
   if (tensor.layout() != at::kStrided) {
@@ -65,12 +78,8 @@ inline TensorView view_of(const at::Tensor& tensor, const char* verb, const char
     detail::refuse_tensor(
         verb, name + " is on " + tensor.device().str() + " and this transport moves host memory; pass tensor.cpu()");
   }
-  auto dtype = dtype_of(tensor.scalar_type());
-  if (!dtype && use == ElementUse::moved && tensor.scalar_type() == at::kBool) dtype = Dtype::uint8;
-  if (!dtype) {
-    detail::refuse_tensor(verb, name + " has dtype " + c10::toString(tensor.scalar_type()) +
-                                    ", which it is not defined on; convert it with tensor.to()");
-  }
+  const auto dtype = dtype_of(tensor.scalar_type());
+  if (!dtype) detail::refuse_dtype(verb, argument, tensor.scalar_type(), reduction);
   if (!tensor.is_contiguous()) {
     detail::refuse_tensor(verb, name + " is not contiguous (sizes " + detail::text_of(tensor.sizes()) + ", strides " +
                                     detail::text_of(tensor.strides()) + "); pass tensor.contiguous()");
@@ -85,8 +94,8 @@ inline TensorView view_of(const at::Tensor& tensor, const char* verb, const char
 /// As view_of, for memory that the verb writes: autograd is told, so that a backward which needed the old values
 /// says so instead of computing with the new ones.
 inline TensorView writable_view_of(const at::Tensor& tensor, const char* verb, const char* argument = "the tensor",
-                                   ElementUse use = ElementUse::arithmetic) {
-  const TensorView view = view_of(tensor, verb, argument, use);
+                                   std::string_view reduction = {}) {
+  const TensorView view = view_of(tensor, verb, argument, reduction);
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
   return view;
 }

@@ -440,7 +440,7 @@ TEST_CASE("autograd::grad outside Trainer::backward sends nothing, and its penal
       {3, 4}, 3);
 }
 
-TEST_CASE("sparse gradients and complex parameters are refused by name") {
+TEST_CASE("C012: sparse gradients and complex parameters are refused by name") {
   tandem::test::on_ranks(tandem::test::ranks(), [&](int rank) {
     {
       auto world = tandem::join<tandem::ShmRing>(

@@ -11,41 +11,24 @@
 #include <vector>
 
 #include "support/ranks.hpp"
+#include "support/torch_tensors.hpp"
 #include "support/torch_training.hpp"
 #include "tandem/tandem.hpp"
 
 namespace {
 
 using tandem::test::differing;
-
-/// Calls f in a world of its own; the text of the Error it throws.
-template <class F>
-std::string said(tandem::Communicator<tandem::ShmRing>& world, F f) {
-  try {
-    f(world);
-  } catch (const tandem::Error& error) {
-    CHECK(error.kind() == tandem::ErrorKind::argument);
-    CHECK_FALSE(world.poisoned());
-    return error.what();
-  }
-  return "nothing";
-}
-
-/// Small whole numbers that differ by element and rank: sums are exact in every dtype.
-at::Tensor numbers(int rank, std::int64_t count, at::ScalarType type) {
-  return (at::arange(count, at::kLong).remainder(5) + rank + 1).to(type);
-}
-
-const std::vector<at::ScalarType> dtypes{at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
-                                         at::kChar,  at::kByte,   at::kInt,  at::kLong};
+using tandem::test::numbers;
+using tandem::test::said;
 
 }  // namespace
 
-TEST_CASE("every verb on every dtype, for sizes that divide and sizes that do not") {
+TEST_CASE(
+    "all-reduce, its halves, broadcast and messages on every dtype, for sizes that divide and sizes that do not") {
   const int ranks = tandem::test::ranks();
   tandem::test::on_ranks(ranks, [&](int rank) {
     auto world = tandem::join<tandem::ShmRing>();
-    for (const at::ScalarType type : dtypes) {
+    for (const at::ScalarType type : tandem::test::number_dtypes) {
       for (const std::int64_t count : {0, 1, 12, 1021}) {
         INFO(c10::toString(type), " x ", count);
         at::Tensor sum = at::zeros({count}, at::kLong);
@@ -90,22 +73,66 @@ TEST_CASE("every verb on every dtype, for sizes that divide and sizes that do no
   });
 }
 
-TEST_CASE("C009: what has no reduction is refused by name; what only moves is moved") {
+TEST_CASE("C009: what is not supported is refused by dtype and reduction; bool is reduced and moved") {
   tandem::test::on_ranks(tandem::test::ranks(), [](int rank) {
     auto world = tandem::join<tandem::ShmRing>();
-    CHECK(said(world, [](auto& w) { tandem::all_reduce(w, at::ones({3}, at::kInt), tandem::Avg{}); }) ==
-          "tandem: all_reduce: int32 is not supported for Avg; convert the tensor or choose another reduction");
-    CHECK(said(world, [](auto& w) { tandem::all_reduce(w, at::ones({3}, at::kBool), tandem::Sum{}); }) ==
-          "tandem: all_reduce: the tensor has dtype Bool, which it is not defined on; convert it with tensor.to()");
-    CHECK(said(world, [](auto& w) { tandem::all_reduce(w, at::ones({3}, at::kComplexFloat), tandem::Sum{}); }) ==
-          "tandem: all_reduce: the tensor has dtype ComplexFloat, which it is not defined on; convert it with "
-          "tensor.to()");
-    CHECK(said(world, [](auto& w) {
-            tandem::all_reduce(w, at::ones({3}, at::kShort), tandem::Sum{});
-          }).find("dtype Short") != std::string::npos);
+    const auto sum_of = [](at::ScalarType type) {
+      return [type](auto& w) { tandem::all_reduce(w, at::ones({3}, type), tandem::Sum{}); };
+    };
+    CHECK(
+        said(world, [](auto& w) { tandem::all_reduce(w, at::ones({3}, at::kInt), tandem::Avg{}); }) ==
+        "tandem: all_reduce: the tensor has dtype int32, which is not supported for Avg; convert it with tensor.to()");
+    CHECK(said(world, sum_of(at::kBool)) ==
+          "tandem: all_reduce: the tensor has dtype bool, which is not supported for Sum; convert it with tensor.to()");
+    CHECK(
+        said(world, sum_of(at::kShort)) ==
+        "tandem: all_reduce: the tensor has dtype Short, which is not supported for Sum; convert it with tensor.to()");
+    CHECK(said(world, [](auto& w) { tandem::broadcast(w, at::ones({3}, at::kShort), 0); }) ==
+          "tandem: broadcast: the tensor has dtype Short, which is not supported; convert it with tensor.to()");
+    CHECK(said(world,
+               [](auto& w) {
+                 tandem::all_reduce(w, at::quantize_per_tensor(at::ones({3}), 0.5, 0, at::kQInt8), tandem::Sum{});
+               }) ==
+          "tandem: all_reduce: the tensor has dtype QInt8, which is not supported for Sum; pass tensor.dequantize()");
     const at::Tensor flags = at::arange(9).remainder(2).eq(rank == 0 ? 1 : 0);
     tandem::broadcast(world, flags, 0);
     CHECK(differing(flags, at::arange(9).remainder(2).eq(1)) == 0);
+    const at::Tensor any = at::arange(9).eq(rank);
+    tandem::all_reduce(world, any, tandem::Max{});
+    CHECK(differing(any, at::arange(9).lt(world.size())) == 0);
+  });
+}
+
+TEST_CASE("C012: complex tensors are refused on all ranks, and pass as pairs of reals") {
+  tandem::test::on_ranks(tandem::test::ranks(), [](int) {
+    auto world = tandem::join<tandem::ShmRing>();
+    const at::Tensor tensor = at::complex(at::ones({2}), at::tensor({1.0F, -2.0F}));
+    const auto refusal = [](const char* reduction) {
+      return std::string("tandem: all_reduce: the tensor has dtype ComplexFloat, which is not supported for ") +
+             reduction + "; pass at::view_as_real(tensor)";
+    };
+    CHECK(said(world, [&](auto& w) { tandem::all_reduce(w, tensor, tandem::Sum{}); }) == refusal("Sum"));
+    CHECK(said(world, [&](auto& w) { tandem::all_reduce(w, tensor, tandem::Max{}); }) == refusal("Max"));
+    CHECK(said(world, [&](auto&) {
+            tandem::view_of(tensor, "all_reduce", "the tensor", tandem::reduction_name<tandem::Prod>());
+          }) == refusal("Prod"));
+    tandem::all_reduce(world, at::view_as_real(tensor), tandem::Sum{});
+    CHECK(differing(at::real(tensor), at::ones({2}) * world.size()) == 0);
+    CHECK(differing(at::imag(tensor), at::tensor({1.0F, -2.0F}) * world.size()) == 0);
+  });
+}
+
+TEST_CASE("a tensor without dimensions is one element") {
+  const int ranks = tandem::test::ranks();
+  tandem::test::on_ranks(ranks, [&](int rank) {
+    auto world = tandem::join<tandem::ShmRing>();
+    const at::Tensor scalar = at::scalar_tensor(rank + 1, at::kFloat);
+    tandem::all_reduce(world, scalar, tandem::Sum{});
+    CHECK(scalar.dim() == 0);
+    CHECK(scalar.item<float>() == static_cast<float>(ranks * (ranks + 1) / 2));
+    const at::Tensor whole = at::empty({ranks}, at::kLong);
+    tandem::all_gather(world, at::scalar_tensor(rank, at::kLong), whole);
+    CHECK(differing(whole, at::arange(ranks)) == 0);
   });
 }
 
