@@ -99,8 +99,8 @@ TEST_CASE("elements as large as a slot") {
   }
 }
 
-// Values that differ in twenty binary orders round in every addition; the bits must be the same each time (C013).
-TEST_CASE("the same bits in every run, whatever the ranks' pace") {
+// Values that differ in twenty binary orders round in every addition; the bits must be the same each time.
+TEST_CASE("C013: the same bits in every run, whatever the ranks' pace") {
   for (const int ranks : {3, 5}) {
     const Case<float, Sum> c(ranks, 100003, Sum{}, 13);
     on_threads(ranks, [&](World& world) {

@@ -23,8 +23,8 @@ TEST_CASE("reduce_scatter of bfloat16, PreMulSum") { obeys_the_laws<BFloat16>(Pr
 TEST_CASE("reduce_scatter of float64, Avg") { obeys_the_laws<double>(Avg{}); }
 TEST_CASE("reduce_scatter of a user's struct") { obeys_the_laws<Affine>(Compose{}); }
 
-// 10 elements over 3 ranks are slices of 4, 4 and 2 (C017).
-TEST_CASE("slices that do not divide are cut by the ceiling") {
+// 10 elements over 3 ranks are slices of 4, 4 and 2.
+TEST_CASE("C017: slices that do not divide are cut by the ceiling") {
   on_threads(3, [](World& world) {
     std::vector<std::int32_t> in(10);
     for (int i = 0; i < 10; ++i) in[static_cast<std::size_t>(i)] = i * (world.rank() + 1);
@@ -34,8 +34,8 @@ TEST_CASE("slices that do not divide are cut by the ceiling") {
   });
 }
 
-// With the same order both ways, bit for bit (C014).
-TEST_CASE("all_gather of reduce_scatter is all_reduce") {
+// With the same order both ways, bit for bit.
+TEST_CASE("C014: all_gather of reduce_scatter is all_reduce") {
   for (const int ranks : {2, 3, 4, 5}) {
     const Case<float, Sum> c(ranks, 40009, Sum{}, 7);
     on_threads(ranks, [&](World& world) {

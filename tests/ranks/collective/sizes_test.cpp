@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes that have failed elsewhere: fewer elements than ranks (C004), and counts that neither ranks nor vectors divide,
-// with guards on both sides (C005).
+// Sizes and places that have failed elsewhere: fewer elements than ranks, counts that neither ranks nor vectors divide,
+// buffers that start anywhere, with guards on both sides, and inputs that must stay.
 #include <doctest/doctest.h>
 
 #include "support/collective_laws.hpp"
 #include "support/ranks.hpp"
+#include "tandem/collective/send_recv.hpp"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -32,7 +33,7 @@ void few_elements(World& world, Make make) {
 
 }  // namespace
 
-TEST_CASE("fewer elements than ranks") {
+TEST_CASE("C004: fewer elements than ranks") {
   on_ranks(ranks(), [](int) {
     World world = join<TestTransport>();
     few_elements<float>(world, [](int value) { return static_cast<float>(value); });
@@ -69,7 +70,7 @@ void odd_sizes(World& world, const std::vector<std::size_t>& counts, Make make) 
 
 }  // namespace
 
-TEST_CASE("counts that neither ranks nor vectors divide") {
+TEST_CASE("C005: counts that neither ranks nor vectors divide") {
   const std::vector<std::size_t> counts{1, 7, 127, 128, 129, 1021, 65537, 1048583};
   on_ranks(ranks(), [&](int) {
     World world = join<TestTransport>();
@@ -78,5 +79,72 @@ TEST_CASE("counts that neither ranks nor vectors divide") {
     odd_sizes<float>(world, counts, [](int value) { return static_cast<float>(value); });
     odd_sizes<double>(world, counts, [](int value) { return static_cast<double>(value); });
     odd_sizes<std::uint8_t>(world, {10556587}, [](int value) { return static_cast<std::uint8_t>(value); });
+  });
+}
+
+namespace {
+
+template <class E, class Make>
+void shifted(World& world, Make make) {
+  const auto value = [](std::size_t i, int rank) { return static_cast<int>((i + static_cast<std::size_t>(rank)) % 5); };
+  std::vector<E> mine;
+  std::vector<E> expected;
+  for (std::size_t i = 0; i < 1021; ++i) {
+    int sum = 0;
+    for (int rank = 0; rank < world.size(); ++rank) sum += value(i, rank);
+    mine.push_back(make(value(i, world.rank())));
+    expected.push_back(make(sum));
+  }
+  for (std::size_t shift = 1; shift <= 7; ++shift) {
+    for (const bool registered : {false, true}) {
+      GuardedBuffer<E> data(registered ? world.arena() : nullptr, mine.size(), shift);
+      data.fill(mine);
+      all_reduce(world, data.span(), Sum{});
+      if (!data.holds(expected)) FAIL_CHECK("wrong: elements of " << sizeof(E) << " bytes, shift " << shift);
+      if (!data.guards_intact()) FAIL_CHECK("guards: elements of " << sizeof(E) << " bytes, shift " << shift);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("C020: buffers that start at any element; their neighbours stay") {
+  on_ranks(ranks(), [&](int) {
+    World world = join<TestTransport>();
+    shifted<std::uint8_t>(world, [](int value) { return static_cast<std::uint8_t>(value); });
+    shifted<BFloat16>(world, [](int value) { return to_bfloat16(static_cast<float>(value)); });
+    shifted<float>(world, [](int value) { return static_cast<float>(value); });
+    shifted<double>(world, [](int value) { return static_cast<double>(value); });
+  });
+}
+
+TEST_CASE("C015: what a verb only reads stays as it is") {
+  const int count = ranks();
+  on_ranks(count, [&](int rank) {
+    World world = join<TestTransport>();
+    for (const std::size_t elements : {std::size_t{1}, std::size_t{1021}, std::size_t{1} << 20}) {
+      const auto mine = samples<float>(elements, rank);
+      std::vector<float> data = mine;
+      std::vector<float> slice(cut(elements, count, rank).size());
+      std::vector<float> other(elements * static_cast<std::size_t>(count));
+      const auto stays = [&](const char* verb) {
+        if (std::memcmp(data.data(), mine.data(), elements * sizeof(float)) != 0)
+          FAIL_CHECK(verb << " of " << elements << " elements changed its input on rank " << rank);
+      };
+      reduce_scatter(world, data, std::span(slice), Sum{});
+      stays("reduce_scatter");
+      all_gather(world, data, std::span(other));
+      stays("all_gather");
+      for (int root = 0; root < count; ++root) {
+        const std::span<float> target = rank == root ? std::span(data) : std::span(other).first(elements);
+        broadcast(world, target, root);
+        stays("broadcast");
+      }
+      if (count > 1) {
+        send(world, std::span<const float>(data), (rank + 1) % count);
+        recv(world, std::span(other).first(elements), (rank + count - 1) % count);
+        stays("send");
+      }
+    }
   });
 }
