@@ -3,11 +3,13 @@
 // Knows no transport.
 #pragma once
 
+#include <array>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <string>
+#include <string_view>
 
 #include "tandem/core/bytes.hpp"
 #include "tandem/core/call_site.hpp"
@@ -150,17 +152,37 @@ struct Fingerprint {
 static_assert(sizeof(Fingerprint) == 32);
 
 /// The names behind the numbers of reductions, algorithms and orders.
-inline std::string reduction_text(std::uint32_t id) {
+inline constexpr std::array<const char*, 5> algorithm_names{"none", "Direct", "Ring", "Pairwise", "Naive"};
+inline std::string algorithm_text(std::uint8_t number) {
+  return number < algorithm_names.size() ? algorithm_names[number] : "number " + std::to_string(number);
+}
+/// Gives a reduction's name to `put` part by part, as std::string_view: asks for no memory.
+template <class Put>
+void spell_reduction(std::uint32_t id, Put put) {
   constexpr const char* names[] = {"none",   "Sum",   "Prod",   "Min",        "Max",       "Avg",
                                    "BitAnd", "BitOr", "BitXor", "LogicalAnd", "LogicalOr", "LogicalXor"};
-  if (is_pre_mul_sum(id))
-    return std::string("PreMulSum of ") + name_of(Dtype{static_cast<std::uint8_t>((id & 0xffU) - 16)});
-  if ((id & 0x80000000U) != 0) return "a user's functor (number " + std::to_string(id & 0x7fffffffU) + ")";
-  return id < std::size(names) ? names[id] : "number " + std::to_string(id);
+  const auto put_number = [&](const char* before, std::uint32_t number, const char* after) {
+    std::array<char, 10> digits{};
+    const char* const end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
+    put(std::string_view(before));
+    put(std::string_view(digits.data(), static_cast<std::size_t>(end - digits.data())));
+    put(std::string_view(after));
+  };
+  if (is_pre_mul_sum(id)) {
+    put(std::string_view("PreMulSum of "));
+    put(std::string_view(name_of(Dtype{static_cast<std::uint8_t>((id & 0xffU) - 16)})));
+  } else if ((id & 0x80000000U) != 0) {
+    put_number("a user's functor (number ", id & 0x7fffffffU, ")");
+  } else if (id < std::size(names)) {
+    put(std::string_view(names[id]));
+  } else {
+    put_number("number ", id, "");
+  }
 }
-inline std::string algorithm_text(std::uint8_t number) {
-  constexpr const char* names[] = {"none", "Direct", "Ring", "Pairwise", "Naive"};
-  return number < 5 ? names[number] : "number " + std::to_string(number);
+inline std::string reduction_text(std::uint32_t id) {
+  std::string text;
+  spell_reduction(id, [&](std::string_view part) { text += part; });
+  return text;
 }
 
 inline std::string order_text(std::uint8_t number) {

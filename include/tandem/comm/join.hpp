@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tandem/comm/communicator.hpp"
+#include "tandem/comm/detail/dump.hpp"
 #include "tandem/comm/identity.hpp"
 #include "tandem/core/env.hpp"
 #include "tandem/transport/shm_ring.hpp"
@@ -33,6 +34,9 @@ struct JoinOptions {
   std::optional<std::size_t> arena_bytes{};
   /// Receives sentences that a user should know once. The library itself prints nothing.
   std::function<void(const std::string&)> notice{};
+  /// A folder for dumps of the flight recorders, one file a rank, written on SIGUSR1 and when an operation fails (see
+  /// docs/reference/recorder.md); by default TANDEM_DUMP, or none: then nothing is written and no handler installed.
+  std::optional<std::string> dump{};
 };
 
 namespace detail {
@@ -40,6 +44,10 @@ namespace detail {
 inline std::chrono::nanoseconds default_timeout() {
   const auto seconds = environment_integer("TANDEM_TIMEOUT", 1, 1000000000);
   return std::chrono::seconds(seconds.value_or(300));
+}
+/// Before connecting, so that a rank that waits for others to join can be looked at too.
+inline void prepare_dumps(const JoinOptions& options, int rank) {
+  if (const auto folder = options.dump ? options.dump : environment("TANDEM_DUMP")) ask_for_dumps(*folder, rank);
 }
 /// All of the host's memory, or less where the address space is smaller: every rank maps every rank's arena, and half
 /// of the 2^47 bytes that a process has on most machines is left to others.
@@ -77,6 +85,7 @@ template <ControlTransport T = ShmRing>
 Communicator<T> join(const JoinOptions& options = {}) {
   const Identity identity = options.identity ? *options.identity : identity_from_environment();
   const auto timeout = options.timeout.value_or(detail::default_timeout());
+  detail::prepare_dumps(options, identity.rank);
   ConnectRequest request;
   request.rank = identity.rank;
   request.size = identity.size;
@@ -89,6 +98,7 @@ Communicator<T> join(const JoinOptions& options = {}) {
 /// The in-process form: `ranks` communicators over one mapping, one for each of as many threads of this process.
 inline std::vector<Communicator<ShmRing>> join_threads(int ranks, const JoinOptions& options = {}) {
   const auto timeout = options.timeout.value_or(detail::default_timeout());
+  detail::prepare_dumps(options, 0);
   ShmRing::Geometry geometry{};
   geometry.heap_bytes = round_up(options.arena_bytes.value_or(std::size_t{1} << 30), page_bytes);
   std::vector<Communicator<ShmRing>> world;

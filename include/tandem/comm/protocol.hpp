@@ -18,8 +18,10 @@
 #include <vector>
 
 #include "tandem/comm/board.hpp"
+#include "tandem/comm/detail/dump.hpp"
 #include "tandem/comm/detail/explanation.hpp"
 #include "tandem/comm/detail/held_operations.hpp"
+#include "tandem/comm/detail/recorder_list.hpp"
 #include "tandem/comm/detail/watch.hpp"
 #include "tandem/comm/fingerprint.hpp"
 #include "tandem/comm/host_memory.hpp"
@@ -53,17 +55,17 @@ class Protocol {
         staging_(host_->endpoint(), blocks_, others_, rank),
         watch_{host_->endpoint(), blocks_, places_, members_, others_, rank},
         sent_(members_.size()),
-        taken_(members_.size()) {
+        taken_(members_.size()),
+        poison_(std::make_shared<Poison>(members_, [this](const Error& cause) {
+          own().publish_failure(cause);
+          show(&own().failed, sizeof(Block::failed) + Block::failure_bytes);
+          endpoint().wake(own().failed);
+        })) {
     for (std::size_t member = 0; member < members_.size(); ++member) {
       if (static_cast<int>(member) != rank_) others_.push_back(members_[member]);
       blocks_.push_back(&host_->block(members_[member], places_[member].offset));
       windows_.push_back(endpoint().window(members_[member]));
     }
-    poison_ = std::make_shared<Poison>(members_, [this](const Error& cause) {
-      own().publish_failure(cause);
-      show(&own().failed, sizeof(Block::failed) + Block::failure_bytes);
-      endpoint().wake(own().failed);
-    });
   }
   Protocol(const Protocol&) = delete;
   Protocol& operator=(const Protocol&) = delete;
@@ -83,7 +85,6 @@ class Protocol {
   T& endpoint() noexcept { return host_->endpoint(); }
   HostMemory<T>& host() noexcept { return *host_; }
   const std::shared_ptr<HostMemory<T>>& shared_host() const noexcept { return host_; }
-  const std::vector<int>& members() const noexcept { return members_; }
   Ledger& ledger() noexcept { return ledger_; }
   const Recorder& recorder() const noexcept { return recorder_; }
   std::uint64_t newest() const noexcept { return sequence_; }
@@ -126,16 +127,7 @@ class Protocol {
     return operation;
   }
   /// Have all ranks announced this operation? Never waits. Compares nothing.
-  bool all_posted(const Operation& operation) const noexcept {
-    host_->endpoint().progress();
-    for (const Block* block : blocks_) {
-      if (block->lines[operation.sequence % Block::line_count].sequence.load(std::memory_order_acquire) <
-          operation.sequence) {
-        return false;
-      }
-    }
-    return true;
-  }
+  bool all_posted(const Operation& it) const noexcept { return all_reached(it, &Line::sequence); }
   /// Waits until all ranks have announced this operation, then compares what they say; throws on every rank alike when
   /// they disagree. Nothing of anybody's data has been touched by then.
   /// Held operations that are older go first: all ranks have announced them too, and what goes by channels must go in
@@ -181,9 +173,7 @@ class Protocol {
     }
     return registered == size() ? Registration::all : registered == 0 ? Registration::none : Registration::some;
   }
-  bool all_registered(const Operation& operation) const noexcept {
-    return registration(operation) == Registration::all;
-  }
+  bool all_registered(const Operation& it) const noexcept { return registration(it) == Registration::all; }
   const Line& line_of(const Operation& operation, int member) const noexcept {
     return blocks_[static_cast<std::size_t>(member)]->lines[operation.sequence % Block::line_count];
   }
@@ -217,16 +207,7 @@ class Protocol {
     fail(operation, ErrorKind::poisoned, rank_,
          "rank " + std::to_string(rank_) + " gave its registered memory up when another communicator failed");
   }
-  bool all_done(const Operation& operation) const noexcept {
-    host_->endpoint().progress();
-    for (const Block* block : blocks_) {
-      if (block->lines[operation.sequence % Block::line_count].done.load(std::memory_order_acquire) <
-          operation.sequence) {
-        return false;
-      }
-    }
-    return true;
-  }
+  bool all_done(const Operation& it) const noexcept { return all_reached(it, &Line::done); }
   /// An operation between two ranks: announced to nobody, numbered by its caller.
   Operation message(const Call& call, const CallOptions& options, std::uint64_t number) {
     return Operation(call, number, recorder_.begin(number, call), timeout_of(options), this, abandon);
@@ -293,12 +274,14 @@ class Protocol {
       if (!host_->arena()->detach() && notice_) {
         notice_("memory is too short to part from what the failed ranks can reach: do not use registered buffers");
       }
+      dump_after_failure();
     }
   }
   /// Fails this operation: gives the communicator up and throws.
   [[noreturn]] void fail(Operation& operation, ErrorKind kind, int peer, const std::string& what) {
     const Error error = error_in(operation, rank_, size(), kind, peer, what);
     operation.close();
+    recorder_.fail(operation.ticket);
     give_up(error);
     throw error;
   }
@@ -308,6 +291,7 @@ class Protocol {
   static void abandon(void* protocol, const Operation& operation) noexcept {
     auto& self = *static_cast<Protocol*>(protocol);
     if (self.poison_->is_set() || self.endpoint().forked()) return;
+    self.recorder_.fail(operation.ticket);
     try {
       self.give_up(error_in(operation, self.rank_, self.size(), ErrorKind::poisoned, self.rank_,
                             "an exception left it unfinished"));
@@ -317,6 +301,14 @@ class Protocol {
   /// Lets the other members see bytes of the own block.
   void show(const void* begin, std::size_t bytes) noexcept {
     endpoint().publish(others_, {static_cast<const std::byte*>(begin), bytes});
+  }
+  bool all_reached(const Operation& operation, std::atomic<std::uint64_t> Line::*word) const noexcept {
+    host_->endpoint().progress();
+    for (const Block* block : blocks_) {
+      const Line& line = block->lines[operation.sequence % Block::line_count];
+      if ((line.*word).load(std::memory_order_acquire) < operation.sequence) return false;
+    }
+    return true;
   }
   Block& own() const noexcept { return *blocks_[static_cast<std::size_t>(rank_)]; }
   Block& block(int member) const noexcept { return *blocks_[static_cast<std::size_t>(member)]; }
@@ -347,6 +339,7 @@ class Protocol {
   /// Throws when there is no hope for an operation in which this rank waits for `member`; see Watch.
   template <class Ready>
   void check(Operation& operation, int member, Ready ready) {
+    recorder_.waits(operation.ticket, member);
     if (const auto trouble = watch_.look(operation, member, ready)) {
       // Others may still ask where this rank, which did not get to compare, has called from.
       if (!operation.compared) explain_site(endpoint(), others_, own(), operation.sequence, operation.call);
@@ -390,6 +383,7 @@ class Protocol {
   std::shared_ptr<Poison> poison_;
   Ledger ledger_;
   Recorder recorder_;
+  ListedRecorder listed_{recorder_, *poison_, members_, id_, rank_};
 };
 
 }  // namespace tandem::detail

@@ -4,6 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "tandem/comm/ledger.hpp"
 
 using namespace tandem;
@@ -36,6 +39,57 @@ TEST_CASE("the recorder forgets the oldest") {
     REQUIRE(records[i].sequence == 3000 - Recorder::capacity + 1 + i);
     REQUIRE(records[i].progress == Progress::begun);
   }
+}
+
+TEST_CASE("the recorder knows for whom an operation that failed had waited") {
+  Recorder recorder;
+  const auto one = recorder.begin(1, {});
+  const auto two = recorder.begin(2, {});
+  CHECK(recorder.last()[0].waits_for == -1);
+  recorder.waits(one, 0);
+  recorder.waits(one, 3);
+  recorder.finish(two);
+  CHECK(recorder.at(one)->waits_for == 3);
+  CHECK(recorder.at(one)->progress == Progress::begun);
+  recorder.fail(one);
+  CHECK(recorder.at(one)->waits_for == 3);
+  CHECK(recorder.at(one)->progress == Progress::failed);
+  CHECK(recorder.at(two)->waits_for == -1);
+}
+
+// As a dump sees it: from a thread that knows nothing of what the communicator's thread is doing.
+TEST_CASE("a record that is seen from elsewhere is whole, or known to be torn") {
+  Recorder recorder;
+  std::atomic<bool> through{false};
+  std::thread writer([&] {
+    for (std::uint64_t i = 0; !through; ++i) {
+      Call call;
+      call.count = 3 * i;
+      call.reduction = static_cast<std::uint32_t>(i);
+      call.layout = ~static_cast<std::uint32_t>(i);
+      recorder.begin(i, call);
+    }
+  });
+  for (std::uint64_t whole = 0; whole < 100000;) {
+    const std::uint64_t end = recorder.count();
+    for (std::uint64_t i = end; i-- > 0 && end - i <= Recorder::capacity;) {  // the oldest are overwritten meanwhile
+      const auto record = recorder.at(i);
+      if (!record) break;
+      ++whole;
+      const Call& call = record->call;
+      const bool right = record->sequence == i && call.count == 3 * i &&
+                         call.reduction == static_cast<std::uint32_t>(i) &&
+                         call.layout == ~static_cast<std::uint32_t>(i);
+      if (!right) FAIL_CHECK("ticket " << i << " shows operation " << record->sequence);
+    }
+  }
+  through = true;
+  writer.join();
+  const std::uint64_t end = recorder.count();
+  REQUIRE(end > Recorder::capacity);
+  CHECK(recorder.at(end - 1)->sequence == end - 1);
+  CHECK(recorder.at(end - Recorder::capacity + 1)->sequence == end - Recorder::capacity + 1);
+  CHECK_FALSE(recorder.at(end - Recorder::capacity));
 }
 
 TEST_CASE("ledgers subtract") {
