@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -34,6 +35,8 @@ struct Watch {
   const std::vector<int>& members;
   const std::vector<int>& others;
   int rank;
+  int declared = -1;  // for whom this rank said last that it waits, and when
+  Clock::time_point declared_at{};
 
   /// `member` is the one this rank waits for; `ready` is asked once more before a rank that left is blamed, since it
   /// may have left after it did its part.
@@ -82,7 +85,13 @@ struct Watch {
   std::string name(int member) const {
     return "rank " + std::to_string(member) + " (" + endpoint.describe(endpoint_of(member)) + ")";
   }
+  /// At most every 10 ms for one member: over a network this is a message, which ends the naps of those that get it,
+  /// and ranks that wait side by side would keep one another awake.
   void declare(int member) {
+    const auto now = Clock::now();
+    if (member == declared && now - declared_at < std::chrono::milliseconds(10)) return;
+    declared = member;
+    declared_at = now;
     declare_waiting(block(rank), member);
     show_waiting();
   }
