@@ -67,11 +67,13 @@ class Network:
         return process
 
 
-def job(network, secret, placement, seconds=0, **more):
-    """Starts a rank on each host that `placement` names; returns the processes, by rank."""
+def job(network, secret, placement, seconds=0, only=None, **more):
+    """Starts a rank on each host that `placement` names (or one rank alone); returns the processes, by rank."""
     size = len(placement)
     started = []
     for rank, host in enumerate(placement):
+        if only not in (None, rank):
+            continue
         local = [other for other in range(size) if placement[other] == host]
         settings = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": 29500, "TANDEM_SECRET_FILE": secret, **more}
         started.append(network.start(host, PROGRAM, str(seconds), TANDEM_RANK=rank, TANDEM_SIZE=size,
@@ -152,6 +154,22 @@ def torchrun_port(secret):
         store = network.start(0, sys.executable, "-c", code)
         assert store.stdout.readline() == "up\n"
         all_right(job(network, secret, [0, 1], TORCHELASTIC_RUN_ID="run"))
+
+
+def self_connect(secret):
+    """A rank that connects to its own host's port before rank 0 listens there, where nearly every attempt meets itself:
+    the port is one of the few that the system may choose for the near end."""
+    with Network(1) as network:
+        for name, value in (("ip_local_port_range", "29500 29503"), ("tcp_tw_reuse", "1")):
+            code = f"open('/proc/sys/net/ipv4/{name}', 'w').write('{value}')"
+            assert network.start(0, sys.executable, "-c", code).wait(LIMIT) == 0
+        early = job(network, secret, [0, 0], TANDEM_PORT=29500, only=1)
+        time.sleep(1.5)
+        assert early[0].poll() is None, early[0].communicate()
+        # Rank 0 needs ports to choose from, for itself.
+        code = "open('/proc/sys/net/ipv4/ip_local_port_range', 'w').write('29500 29999')"
+        assert network.start(0, sys.executable, "-c", code).wait(LIMIT) == 0
+        all_right(job(network, secret, [0, 0], TANDEM_PORT=29500, only=0) + early)
 
 
 def main():

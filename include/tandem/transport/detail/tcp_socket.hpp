@@ -177,6 +177,10 @@ inline bool met_itself(const Descriptor& socket) { return local_address(socket) 
 /// A connection to `address`, or nothing and the reason in errno. One that met itself counts as refused.
 inline Descriptor try_connect(const TcpAddress& address, Deadline deadline) {
   Descriptor socket = open_socket(address.family());
+  // The system may choose the very port for this end on which a rank of this host is to listen, who meets itself above
+  // all: without this, nobody could listen there for the minute after.
+  const int yes = 1;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   if (::connect(socket.get(), address.get(), address.length) != 0) {
     if (errno != EINPROGRESS) return Descriptor();
     if (!await_socket(socket, POLLOUT, deadline)) {
