@@ -102,6 +102,14 @@ class Tcp {
     const auto position = static_cast<std::uint64_t>(changed.data() - own_.get());
     for (const int peer : peers) link(peer, Channel::collective).publish(position, changed);
   }
+  /// As long as the peers take them, at most 30 s, a second when nobody takes anything.
+  void deliver_messages(std::span<const int> peers) noexcept {
+    await_delivery([&](auto look) {
+      for (const int peer : peers) {
+        for (detail::TcpConnection& it : link(peer, Channel::point_to_point).sockets()) look(it);
+      }
+    });
+  }
   void wake(const std::atomic<std::uint64_t>&) noexcept { flush(); }
   void progress() noexcept {
     for (int peer = 0; peer < size_; ++peer) {
@@ -166,30 +174,35 @@ class Tcp {
     if (own_ == nullptr || closed_ || forked()) return;
     closed_ = true;
     for (Peer& peer : peers_) peer.for_each_socket([](detail::TcpConnection& it) { it.say_goodbye(); });
+    await_delivery([&](auto look) {
+      for (Peer& peer : peers_) peer.for_each_socket(look);
+    });
+    for (Peer& peer : peers_) peer.for_each_socket([](detail::TcpConnection& it) { it.shut_down(); });
+  }
+
+ private:
+  /// `each(look)` calls look for every socket that counts.
+  template <class Each>
+  void await_delivery(Each each) noexcept {
     const Deadline patience = Deadline::after(std::chrono::seconds(30));
     Deadline progress = Deadline::never();
     std::size_t before = 0;
     while (true) {
       std::size_t left = 0;
       bool failed = false;
-      for (Peer& peer : peers_) {
-        peer.for_each_socket([&](detail::TcpConnection& it) {
-          failed = failed || (it.broken() && !it.left());
-          if (it.broken()) return;
-          it.flush();
-          left += it.undelivered();
-        });
-      }
+      each([&](detail::TcpConnection& it) {
+        failed = failed || (it.broken() && !it.left());
+        if (it.broken()) return;
+        it.flush();
+        left += it.undelivered();
+      });
       // A peer that takes nothing for a while is stopped, or has given up as well: likely when another one died.
       if (left != before) progress = Deadline::after(std::chrono::milliseconds(failed ? 100 : 1000));
       before = left;
-      if (left == 0 || patience.expired() || progress.expired()) break;
+      if (left == 0 || patience.expired() || progress.expired()) return;
       ::poll(nullptr, 0, 1);
     }
-    for (Peer& peer : peers_) peer.for_each_socket([](detail::TcpConnection& it) { it.shut_down(); });
   }
-
- private:
   void flush() noexcept {
     for (Peer& peer : peers_) {
       peer.for_each_socket([](detail::TcpConnection& it) {
