@@ -2,19 +2,23 @@
 // Ranks that meet at rank 0's port, as on several hosts: who is let in, who is missing, and what a stranger can do.
 #include <doctest/doctest.h>
 #include <poll.h>
-#include <sys/stat.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "ranks/tcp/meeting.hpp"
+#include "support/collective_laws.hpp"
 #include "support/ranks.hpp"
-#include "support/worlds.hpp"
+#include "support/traffic.hpp"
 #include "tandem/collective/all_reduce.hpp"
 #include "tandem/collective/send_recv.hpp"
 
@@ -24,44 +28,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// A port that was free a moment ago.
-int free_port() {
-  const Descriptor door = detail::listen_on(detail::TcpAddress::loopback(), {});
-  return detail::local_address(door).port();
-}
-
-class SecretFile {
- public:
-  explicit SecretFile(const std::string& secret)
-      : path_(std::filesystem::temp_directory_path() /
-              ("tandem-secret-" + std::to_string(::getpid()) + "-" + std::to_string(++number))) {
-    std::ofstream file(path_);
-    ::chmod(path_.c_str(), 0600);
-    file << secret;
-  }
-  ~SecretFile() { std::filesystem::remove(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  inline static int number = 0;
-  std::string path_;
-};
-
-void meet_at(const std::string& host, int port, const std::string& secret_file) {
-  ::setenv("MASTER_ADDR", host.c_str(), 1);
-  ::setenv("TANDEM_PORT", std::to_string(port).c_str(), 1);
-  if (!secret_file.empty()) ::setenv("TANDEM_SECRET_FILE", secret_file.c_str(), 1);
-}
-JoinOptions within(std::chrono::nanoseconds timeout) {
-  JoinOptions options;
-  options.timeout = timeout;
-  return options;
-}
-void add_up(World& world) {
-  std::vector<double> values(10000, world.rank() + 1);
-  all_reduce(world, std::span(values), Sum{});
-  CHECK(values.back() == world.size() * (world.size() + 1) / 2);
-}
 std::string join_failure(ErrorKind kind, std::chrono::nanoseconds timeout) {
   try {
     join<Tcp>(within(timeout));
@@ -110,10 +76,10 @@ TEST_CASE("a job can meet at the same port again at once, and a process can join
   }
 }
 
-TEST_CASE("C039: ranks that come long before rank 0 wait for it") {
+TEST_CASE("C039: many ranks that come long before rank 0 wait for it") {
   const SecretFile secret("a secret of sufficient length");
   const int port = free_port();
-  on_ranks(4, [&](int rank) {
+  on_ranks(12, [&](int rank) {
     if (rank == 0) std::this_thread::sleep_for(700ms);
     meet_at("127.0.0.1", port, secret.path());
     World world = join<Tcp>(within(20s));
@@ -143,6 +109,17 @@ TEST_CASE("nobody at rank 0's address is a timeout that says so") {
     CAPTURE(what);
     CHECK(contains(what, "rank 0 was not reached (127.0.0.1:"));
     CHECK(contains(what, "Connection refused"));
+  });
+}
+
+TEST_CASE("C042: an address that does not answer is named") {
+  const SecretFile secret("a secret of sufficient length");
+  on_ranks(2, [&](int rank) {
+    if (rank == 0) return;
+    meet_at("192.0.2.1", 29500, secret.path());  // an address that is nobody's
+    const std::string what = join_failure(ErrorKind::timeout, 1s);
+    CAPTURE(what);
+    CHECK(contains(what, "rank 0 was not reached (192.0.2.1:29500: "));
   });
 }
 
@@ -256,6 +233,75 @@ TEST_CASE("C034: two ranks that both send first, more than all buffers hold") {
       CHECK(theirs.back() == static_cast<float>(1 - rank));
     });
   }
+}
+
+TEST_CASE("C036: signals that interrupt every call of the system do no harm") {
+  on_ranks(2, [&](int rank) {
+    struct sigaction action {};
+    action.sa_handler = [](int) {};  // without SA_RESTART
+    ::sigaction(SIGALRM, &action, nullptr);
+    const itimerval often{{0, 300}, {0, 300}};
+    ::setitimer(ITIMER_REAL, &often, nullptr);
+    World world = join<Tcp>(within(30s));
+    std::vector<std::int64_t> values(std::size_t{1} << 17);
+    for (int turn = 0; turn < 10; ++turn) {
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i) * (rank + 1) + turn;
+      all_reduce(world, std::span(values), Sum{});
+      std::size_t wrong = 0;
+      for (std::size_t i = 0; i < values.size(); ++i) wrong += values[i] != static_cast<std::int64_t>(i) * 3 + 2 * turn;
+      CHECK(wrong == 0);
+    }
+  });
+}
+
+// Floats do not add up to the same in another order: the order is a contract, and no wire, pace or rank changes it.
+TEST_CASE("the bits of a sum are the contract's, on every rank") {
+  const Case<float, Sum> c(3, 100'000, Sum{}, 5);
+  on_ranks(3, [&](int rank) {
+    World world = join<Tcp>(within(30s));
+    std::vector<float> values = c.inputs[static_cast<std::size_t>(rank)];
+    all_reduce(world, std::span(values), Sum{});
+    CHECK(std::memcmp(values.data(), c.result.data(), values.size() * sizeof(float)) == 0);
+  });
+  // And it is a contract worth having: rank after rank, the same floats give other bits.
+  std::size_t different = 0;
+  for (std::size_t i = 0; i < c.count(); ++i) {
+    different += c.inputs[0][i] + c.inputs[1][i] + c.inputs[2][i] != c.result[i] ? 1 : 0;
+  }
+  CHECK(different > 0);
+}
+
+TEST_CASE("messages are received after their sender has left, however large they are") {
+  on_ranks(2, [&](int rank) {
+    for (const std::size_t count : {std::size_t{5}, std::size_t{30'000}, std::size_t{5'000'000}}) {
+      World world = join_again("left " + std::to_string(::getppid()) + " " + std::to_string(count), rank, 2);
+      std::vector<float> values(count, static_cast<float>(rank));
+      if (rank == 0) {
+        send(world, std::span<const float>(values), 1);
+        send(world, std::span<const float>(values).first(count / 2 + 1), 1);
+      } else {
+        recv(world, std::span(values), 0);
+        CHECK(values.back() == 0.0F);
+        std::this_thread::sleep_for(20ms);
+        recv(world, std::span(values).first(count / 2 + 1), 0);
+      }
+    }
+  });
+}
+
+// Each told the others again and again for whom it waited, which ended their naps: two ranks kept each other awake.
+TEST_CASE("ranks that wait side by side for a third one sleep") {
+  on_ranks(3, [&](int rank) {
+    World world = join<Tcp>(within(30s));
+    barrier(world);
+    rusage before{};
+    ::getrusage(RUSAGE_SELF, &before);
+    if (rank == 2) std::this_thread::sleep_for(1s);
+    barrier(world);
+    rusage after{};
+    ::getrusage(RUSAGE_SELF, &after);
+    CHECK(after.ru_nvcsw - before.ru_nvcsw < 2000);  // 130 naps of 10 ms, and some at the beginning; 9,000 were seen
+  });
 }
 
 TEST_CASE("with checksums the results are the same") {
