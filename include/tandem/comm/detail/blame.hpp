@@ -21,9 +21,10 @@ inline void declare_waiting(Block& own, int member) noexcept {
   own.waits_for.store((beats + 1) << 16 | static_cast<std::uint64_t>(member + 1), std::memory_order_relaxed);
 }
 
-/// The end of the chain that begins at `member`, for which `rank` waits. Looks at all blocks twice, 60 ms apart
-/// (waiting ranks call declare_waiting every 10 ms), and goes on declaring meanwhile, for others that look at the same
-/// time.
+/// The end of the chain that begins at `member`, for which `rank` waits. Looks at all blocks twice, and goes on
+/// declaring meanwhile, for others that look at the same time. Waiting ranks call declare_waiting every 10 ms, so 60 ms
+/// lie between the looks; more, when more than one other rank stands still: on a busy host a rank that only waits may
+/// be kept from its processor for 130 ms.
 template <class Nap>
 int end_of_chain(const std::vector<Block*>& blocks, int rank, int member, Nap nap) {
   const auto look = [&] {
@@ -33,8 +34,19 @@ int end_of_chain(const std::vector<Block*>& blocks, int rank, int member, Nap na
     return words;
   };
   const auto before = look();
-  const Deadline end = Deadline::after(std::chrono::milliseconds(60));
-  while (!end.expired()) {  // by the clock: a nap may end early, when something arrives
+  const auto several_stand_still = [&] {
+    const auto now = look();
+    int still = 0;
+    for (std::size_t at = 0; at < blocks.size(); ++at) {
+      if (blocks[at]->failed.load(std::memory_order_relaxed) != 0) return false;  // it knows whom to blame
+      if (at != static_cast<std::size_t>(rank) && now[at] == before[at]) ++still;
+    }
+    return still > 1;
+  };
+  const Deadline least = Deadline::after(std::chrono::milliseconds(60));
+  const Deadline most = Deadline::after(std::chrono::milliseconds(500));
+  // By the clock: a nap may end early, when something arrives.
+  while (!least.expired() || (!most.expired() && several_stand_still())) {
     declare_waiting(*blocks[static_cast<std::size_t>(rank)], member);
     nap(std::chrono::milliseconds(5));
   }
