@@ -256,3 +256,25 @@ TEST_CASE("after a reset nothing counts as still to be delivered") {
   ::poll(nullptr, 0, 50);
   CHECK(first.connection.undelivered() == 0);
 }
+
+// A rank that had given up and closed was called dead by one whose next send failed: its last words stayed unread.
+TEST_CASE("what a peer said before its kernel answered with a reset is heard, also when sending fails first") {
+  const FrameLimits limits{1024, {0, control_bytes}, false};
+  auto [near, far] = connected_sockets();
+  End first;
+  End second;
+  first.connection = TcpConnection(std::move(near), limits, first.copy.data());
+  second.connection = TcpConnection(std::move(far), limits, second.copy.data());
+  write_some(first.connection, pattern(3000, 8));  // never read
+  ::poll(nullptr, 0, 20);
+  second.control[64] = std::byte{42};
+  second.connection.publish(64, std::span(second.control).subspan(64, 8));
+  second.connection.say_goodbye();
+  second.connection.flush();
+  second.connection = TcpConnection();
+  ::poll(nullptr, 0, 20);
+  write_some(first.connection, pattern(100, 9));
+  CHECK(first.connection.broken());
+  CHECK(first.connection.left());
+  CHECK(first.copy[64] == std::byte{42});
+}

@@ -112,7 +112,10 @@ class TcpConnection {
       const ssize_t taken = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (taken < 0) {
         if (errno == EINTR) continue;
-        if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) fail_from(errno);
+        const int code = errno;
+        if (code == EAGAIN || code == EWOULDBLOCK || code == ENOBUFS) return;
+        pull();  // a peer that takes nothing any more may have said why before
+        fail_from(code);
         return;
       }
       drop_sent(static_cast<std::size_t>(taken));
