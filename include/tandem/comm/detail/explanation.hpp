@@ -38,16 +38,18 @@ std::string explained_site(T& endpoint, int peer, const Block& theirs, std::uint
                            std::chrono::nanoseconds timeout) {
   const Deadline patience = Deadline::after(std::min<std::chrono::nanoseconds>(timeout, std::chrono::seconds(2)));
   Backoff backoff(0);
-  while (!patience.expired()) {
+  bool gone = false;
+  while (true) {
     endpoint.progress();
     if constexpr (!T::has_windows) {  // the words come behind data that the peer has sent, which nobody wants any more
       auto& in = endpoint.incoming(peer, Channel::collective);
       for (auto seen = in.peek(); !seen.empty(); seen = in.peek()) in.consume(seen.size());
     }
     if (theirs.explained.load(std::memory_order_acquire) == sequence) return read_text(theirs.site);
+    if (gone || patience.expired()) break;
     if (!backoff.wait()) continue;
-    if (endpoint.health(peer) != Health::alive) break;
-    endpoint.nap(std::chrono::microseconds(100));
+    gone = endpoint.health(peer) != Health::alive;  // its last words may have come together with this
+    if (!gone) endpoint.nap(std::chrono::microseconds(100));
   }
   return "from an unknown place";
 }
