@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,6 +31,13 @@ class Window {
   /// The memfd is sealed against shrinking, so no peer can turn a later access into SIGBUS.
   static Window create(std::size_t bytes) {
     bytes = round_up(bytes, page_bytes);
+    rlimit files{};  // whose excess would be answered with a signal
+    if (::getrlimit(RLIMIT_FSIZE, &files) == 0 && bytes > files.rlim_cur) {
+      throw Error(ErrorKind::environment, "tandem: a window of " + format_bytes(bytes) +
+                                              " is larger than the files of this process may be, " +
+                                              format_bytes(files.rlim_cur) +
+                                              " (ulimit -f); raise that, or pass smaller JoinOptions::arena_bytes");
+    }
     Descriptor memory(::memfd_create("tandem", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!memory) throw system_failure("memfd_create failed");
     if (::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0) {
