@@ -15,6 +15,7 @@ namespace tandem::test {
 
 struct SharedNotes {
   std::atomic<std::int32_t> process[8];  // by rank
+  std::atomic<std::int64_t> noticed[8];  // by rank: when it got its error
   std::atomic<std::int64_t> died_at;     // steady clock, ns
   std::atomic<std::int32_t> seen;        // survivors that got their error
   std::atomic<std::int32_t> phase;

@@ -187,8 +187,8 @@ TEST_CASE("refused arguments cost no sequence number and leave the communicator 
   });
 }
 
-// A rank that never comes is the one that is named, also by ranks that wait for others (C044).
-TEST_CASE("a rank that does not come is named at the deadline, which can be set per call") {
+// Also by ranks that wait for others.
+TEST_CASE("C044: a rank that does not come is named at the deadline, which can be set per call") {
   for (const int ranks : {2, 3, 5}) {
     for (int absent = 0; absent < ranks; ++absent) {
       std::mutex mutex;
@@ -223,8 +223,8 @@ TEST_CASE("a rank that does not come is named at the deadline, which can be set 
   }
 }
 
-// An exception unwinds a rank's communicator while the others wait (C048, C052).
-TEST_CASE("a rank that leaves is named at once") {
+// An exception unwinds a rank's communicator while the others wait.
+TEST_CASE("C048 C052: a rank that leaves is named at once") {
   for (const int ranks : {2, 3, 5}) {
     for (int leaving = 0; leaving < ranks; ++leaving) {
       on_threads(ranks, [&](World& world) {

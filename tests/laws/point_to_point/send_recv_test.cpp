@@ -61,8 +61,8 @@ TEST_CASE("many messages wait in the channel in their order") {
   });
 }
 
-// Both send before either receives, far more than the channel holds (C034).
-TEST_CASE("ranks that send to each other first do not wait for each other") {
+// Both send before either receives, far more than the channel holds.
+TEST_CASE("C034: ranks that send to each other first do not wait for each other") {
   for (const std::size_t count : {std::size_t{1}, std::size_t{100003}, std::size_t{1} << 20}) {
     on_threads(2, [&](World& world) {
       const int other = 1 - world.rank();
@@ -76,7 +76,7 @@ TEST_CASE("ranks that send to each other first do not wait for each other") {
   }
 }
 
-TEST_CASE("a circle of ranks that all send first") {
+TEST_CASE("C034: a circle of ranks that all send first") {
   for (int ranks = 2; ranks <= 5; ++ranks) {
     on_threads(ranks, [&](World& world) {
       const int next = (world.rank() + 1) % ranks;

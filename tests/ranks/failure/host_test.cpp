@@ -1,66 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the library takes from the host: no descriptor, process or file is left behind, and /dev/shm is not needed.
-#include <dirent.h>
+// What the host may refuse: shared memory's folder, address space, file sizes, small socket buffers. An error in words
+// before the first touch, or no difference at all; never a signal.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
-#include <set>
 #include <string>
 
+#include "support/process_state.hpp"
 #include "support/ranks.hpp"
+#include "support/samples.hpp"
 #include "support/traffic.hpp"
 
 using namespace tandem;
 using namespace tandem::test;
-
-namespace {
-
-std::set<std::string> entries(const char* folder) {
-  std::set<std::string> names;
-  if (DIR* const directory = ::opendir(folder)) {
-    while (const dirent* const entry = ::readdir(directory)) names.insert(entry->d_name);
-    ::closedir(directory);
-  }
-  return names;
-}
-/// Lines of /proc/self/maps that are windows of this library.
-int windows_mapped() {
-  std::ifstream maps("/proc/self/maps");
-  int count = 0;
-  for (std::string line; std::getline(maps, line);) count += line.find("memfd:tandem") != std::string::npos ? 1 : 0;
-  return count;
-}
-
-}  // namespace
-
-TEST_CASE("fifty joins leave no descriptor, no mapping, no name") {
-  const auto shared_memory = entries("/dev/shm");
-  on_ranks(
-      2,
-      [](int rank) {
-        const std::string name = "fifty-" + std::to_string(::getppid()) + "-";
-        std::set<std::string> before;
-        for (int turn = 0; turn < 50; ++turn) {
-          World world = join_again(name + std::to_string(turn), rank, 2);
-          World part = world.split(0, 0);
-          std::vector<float> data(20000, 1.0F);
-          all_reduce(part, std::span(data), Sum{});
-          if (data[0] != 2.0F) FAIL_CHECK("turn " << turn);
-          if (turn == 1) before = entries("/proc/self/fd");
-        }
-        // One world was open when the first look was taken: its memory and its peer's process; all are gone now.
-        CHECK(entries("/proc/self/fd").size() <= before.size());
-        CHECK(windows_mapped() == 0);
-      },
-      std::chrono::seconds(60));
-  CHECK(entries("/dev/shm") == shared_memory);
-}
+using namespace std::chrono_literals;
 
 TEST_CASE("arena memory outlives its communicator and is unmapped with the last of it") {
   on_ranks(2, [](int rank) {
@@ -76,50 +38,165 @@ TEST_CASE("arena memory outlives its communicator and is unmapped with the last 
       CHECK(array[99999] == rank);
     }
     arena.reset();
-    CHECK(windows_mapped() == 0);
+    CHECK(mappings().windows == 0);
   });
 }
 
 namespace {
 
-/// Runs two ranks in a mount namespace of their own in which `prepare` has changed /dev/shm. False: not allowed here.
-template <class Prepare>
-bool with_own_dev_shm(Prepare prepare) {
+/// Works with registered and private memory, the former more than some tests leave in /dev/shm.
+void work_in(World& world) {
+  const std::size_t count = 20 << 20;
+  ArenaArray<float> registered(world.arena(), count);  // 80 MiB
+  for (float& it : registered) it = static_cast<float>(world.rank() + 1);
+  all_reduce(world, std::span(registered.data(), registered.size()), Sum{});
+  CHECK(registered[count - 1] == 3.0F);
+  std::vector<float> data(300000, 1.0F);
+  all_reduce(world, std::span(data), Sum{});
+  CHECK(data[299999] == 2.0F);
+}
+
+/// Runs `body` in a process with namespaces of its own, of the kinds given, in which `prepare` has changed the host.
+/// False: not allowed here.
+template <class Prepare, class Body>
+bool on_a_host_of_its_own(int kinds, Prepare prepare, Body body) {
   const auto endings = run_ranks(1, [&](int) {
     const auto user = ::geteuid();
-    if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ::_exit(77);
+    if (::unshare(kinds) != 0 && ::unshare(CLONE_NEWUSER | kinds) != 0) ::_exit(77);
     if (user != 0) {
       std::ofstream("/proc/self/uid_map") << "0 " << user << " 1";
     }
-    if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 || !prepare()) ::_exit(77);
-    on_ranks(2, [](int rank) {
-      World world = join<TestTransport>();
-      ArenaArray<float> registered(world.arena(), 4 << 20);  // 16 MiB: more than there is in /dev/shm
-      for (float& it : registered) it = static_cast<float>(rank + 1);
-      all_reduce(world, std::span(registered.data(), registered.size()), Sum{});
-      CHECK(registered[(4 << 20) - 1] == 3.0F);
-      std::vector<float> data(300000, 1.0F);
-      all_reduce(world, std::span(data), Sum{});
-      CHECK(data[299999] == 2.0F);
-    });
+    if ((kinds & CLONE_NEWNS) != 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) ::_exit(77);
+    if (!prepare()) ::_exit(77);
+    on_ranks(2, body);
   });
   if (endings[0].code == 77) return false;
   CHECK(endings[0].clean());
   return true;
 }
+bool mount_shm(unsigned long flags, const char* size) {
+  return ::mount("tmpfs", "/dev/shm", "tmpfs", flags, size) == 0;
+}
+void join_and_work(int) {
+  World world = join<TestTransport>();
+  work_in(world);
+}
 
 }  // namespace
 
-// C021, C032: shared memory is a memfd, which does not count against /dev/shm.
-TEST_CASE("a /dev/shm of 256 KiB, one that is read-only, and none") {
-  const bool tiny = with_own_dev_shm([] { return ::mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=256k") == 0; });
-  const bool read_only =
-      with_own_dev_shm([] { return ::mount("tmpfs", "/dev/shm", "tmpfs", MS_RDONLY, "size=1k") == 0; });
-  const bool none = with_own_dev_shm([] {
+// Shared memory is a memfd, which does not count against /dev/shm.
+TEST_CASE("C021 C032: a /dev/shm of 64 MB, of 256 KiB, one that is read-only, and none") {
+  bool all = true;
+  for (const char* const size : {"size=64m", "size=256k"}) {
+    all = on_a_host_of_its_own(
+              CLONE_NEWNS, [&] { return mount_shm(0, size); }, join_and_work) &&
+          all;
+  }
+  all = on_a_host_of_its_own(
+            CLONE_NEWNS, [] { return mount_shm(MS_RDONLY, "size=1k"); }, join_and_work) &&
+        all;
+  const auto without = [] {
     ::umount2("/dev/shm", MNT_DETACH);
     return ::mount("tmpfs", "/dev", "tmpfs", 0, "size=1k") == 0;  // no shm in it at all
+  };
+  all = on_a_host_of_its_own(CLONE_NEWNS, without, join_and_work) && all;
+  if (!all) MESSAGE("not all of it could be tried here: no right to mount");
+}
+
+TEST_CASE("C021: /dev/shm is filled by others after the ranks have joined") {
+  const bool tried = on_a_host_of_its_own(
+      CLONE_NEWNS, [] { return mount_shm(0, "size=1m"); },
+      [](int rank) {
+        World world = join<TestTransport>();
+        if (rank == 0) {
+          std::ofstream filler("/dev/shm/filler");
+          filler << std::string(2 << 20, 'x') << std::flush;
+          CHECK_FALSE(filler.good());
+        }
+        barrier(world);
+        work_in(world);
+      });
+  if (!tried) MESSAGE("not tried here: no right to mount");
+}
+
+namespace {
+
+/// Lets this process have `bytes` more address space than now. False under AddressSanitizer, which takes terabytes.
+bool limit_address_space(std::size_t bytes) {
+  const std::size_t used = mappings().pages * page_bytes;
+  if (used > std::size_t{1} << 38) return false;
+  const rlimit limit{used + bytes, used + bytes};
+  return ::setrlimit(RLIMIT_AS, &limit) == 0;
+}
+/// The error of a join with an arena of that size, in words.
+std::string refused_arena(std::size_t bytes, ErrorKind kind) {
+  JoinOptions options;
+  options.arena_bytes = bytes;
+  options.timeout = 2s;
+  try {
+    const World world = join<TestTransport>(options);
+    FAIL_CHECK("joined");
+    return {};
+  } catch (const Error& error) {
+    CHECK(error.kind() == kind);
+    return error.what();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("little address space: the arena is as large as fits, and what does not fit in it is an error") {
+  on_ranks(2, [](int) {
+    if (!limit_address_space(std::size_t{512} << 20)) return;
+    World world = join<TestTransport>();
+    std::vector<ArenaArray<std::byte>> taken;
+    std::string what;
+    while (what.empty()) {
+      try {
+        taken.emplace_back(world.arena(), std::size_t{8} << 20);
+        for (std::size_t i = 0; i < taken.back().size(); i += page_bytes) taken.back()[i] = std::byte{1};
+      } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::system);
+        what = error.what();
+      }
+    }
+    CAPTURE(what);
+    CHECK(what.find("has no room for another 8") != std::string::npos);
+    CHECK(taken.size() >= 4);
+    taken.clear();
+    ArenaArray<float> registered(world.arena(), 1000000);
+    for (float& it : registered) it = 1.0F;
+    all_reduce(world, std::span(registered.data(), registered.size()), Sum{});
+    CHECK(registered[999999] == 2.0F);
   });
-  if (!tiny || !read_only || !none) MESSAGE("not all of it could be tried here: no right to mount");
+}
+
+TEST_CASE("an arena that is larger than the address space is refused by name, on one rank or on all") {
+  for (const bool all : {true, false}) {
+    on_ranks(2, [&](int rank) {
+      const bool limited = all || rank == 1;
+      if (limited && !limit_address_space(std::size_t{512} << 20)) return;
+      const std::string what = refused_arena(std::size_t{1} << 30, limited ? ErrorKind::system : ErrorKind::timeout);
+      CAPTURE(what);
+      CHECK(what.find(limited ? "1" : "rank 1") != std::string::npos);
+    });
+  }
+}
+
+#if !defined(TANDEM_TEST_TRANSPORT_TCP)
+// A memfd beyond that limit would be answered with SIGXFSZ.
+TEST_CASE("a limit of file sizes is an error that names it, not a signal") {
+  on_ranks(2, [](int) {
+    const rlimit limit{64 << 20, 64 << 20};
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    const std::string what = refused_arena(std::size_t{1} << 30, ErrorKind::environment);
+    CAPTURE(what);
+    CHECK(what.find("ulimit -f") != std::string::npos);
+    JoinOptions options;
+    options.arena_bytes = std::size_t{32} << 20;
+    World world = join<TestTransport>(options);
+    barrier(world);
+  });
 }
 
 TEST_CASE("a rank with another arena size is an error on every rank, whatever its number") {
@@ -150,3 +227,39 @@ TEST_CASE("ranks on several hosts are refused at once, not at the deadline") {
     CHECK(std::string(error.what()).find("only 2 of 4") != std::string::npos);
   }
 }
+#else
+
+// Every buffer of the kernel holds a page, so that each send and receive is cut short. A rank that ends after its last
+// send leaves most of that message behind it; the other used to be told that it had left.
+TEST_CASE("C034 C036: sockets that hold 4 KiB, and a rank that leaves while its message is under way") {
+  const auto prepare = [] {
+    Descriptor socket(::socket(AF_INET, SOCK_DGRAM, 0));
+    ifreq loopback{};
+    loopback.ifr_name[0] = 'l';
+    loopback.ifr_name[1] = 'o';
+    loopback.ifr_flags = IFF_UP;
+    if (::ioctl(socket.get(), SIOCSIFFLAGS, &loopback) != 0) return false;
+    for (const char* const setting : {"/proc/sys/net/ipv4/tcp_wmem", "/proc/sys/net/ipv4/tcp_rmem"}) {
+      std::ofstream file(setting);
+      file << "4096 4096 4096" << std::flush;
+      if (!file) return false;
+    }
+    return true;
+  };
+  const bool tried = on_a_host_of_its_own(CLONE_NEWNET, prepare, [](int rank) {
+    World world = join<TestTransport>();
+    std::vector<float> data(1 << 20);
+    for (std::size_t i = 0; i < data.size(); ++i)
+      data[i] = static_cast<float>((i + static_cast<std::size_t>(rank)) % 97);
+    std::vector<float> expected(data.size());
+    for (std::size_t i = 0; i < data.size(); ++i) expected[i] = static_cast<float>(i % 97 + (i + 1) % 97);
+    all_reduce<Ring>(world, std::span(data), Sum{});
+    CHECK(data == expected);
+    std::vector<float> theirs(data.size());  // both send first
+    send(world, std::span<const float>(data), 1 - rank);
+    recv(world, std::span(theirs), 1 - rank);
+    CHECK(theirs == expected);
+  });
+  if (!tried) MESSAGE("not tried here: no right to a network of one's own");
+}
+#endif

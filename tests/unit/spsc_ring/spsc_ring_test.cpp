@@ -125,7 +125,7 @@ TEST_CASE("a ring's capacity is its slots, and a full one takes nothing") {
   CHECK(reader.peek().empty());
 }
 
-TEST_CASE("messages of one less, exactly and one more than the capacity, and ten times it") {
+TEST_CASE("C030: messages of one less, exactly and one more than the capacity, and ten times it") {
   for (const std::size_t length : {511, 512, 513, 1024, 5123}) {
     Memory memory(64);
     RingWriter writer(memory.storage, 64);
@@ -163,9 +163,9 @@ TEST_CASE("pieces arrive as they were committed") {
   }
 }
 
-TEST_CASE("100,000 messages of random sizes through a ring of 512 bytes") { stream(64, 0, many, 1); }
-TEST_CASE("counters that pass 2^32") { stream(16, (std::uint64_t{1} << 32) - 1000, many / 10, 2); }
-TEST_CASE("counters that pass 2^64") { stream(16, ~std::uint64_t{0} - 1000, many / 10, 3); }
+TEST_CASE("C030 C031: 100,000 messages of random sizes through a ring of 512 bytes") { stream(64, 0, many, 1); }
+TEST_CASE("C030: counters that pass 2^32") { stream(16, (std::uint64_t{1} << 32) - 1000, many / 10, 2); }
+TEST_CASE("C030: counters that pass 2^64") { stream(16, ~std::uint64_t{0} - 1000, many / 10, 3); }
 TEST_CASE("slots of one byte") { stream(1, 0, many / 10, 4); }
 
 // A peer that scribbles over its window can spoil data, not make the reader leave the slot.

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that do not call the same thing: all of them are told both values and both call sites, and nobody's data was
+// touched.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "support/ranks.hpp"
+#include "support/samples.hpp"
+#include "support/traffic.hpp"
+
+using namespace tandem;
+using namespace tandem::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr CallSite here{"here.cpp", "train", 11};
+constexpr CallSite there{"there.cpp", "evaluate", 22};
+
+template <class Call>
+std::optional<Error> error_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error;
+  }
+  return std::nullopt;
+}
+bool says(const Error& error, const std::string& text) {
+  return std::string(error.what()).find(text) != std::string::npos;
+}
+
+/// Eight bytes for each of `count` elements, seen as elements of any type.
+class Data {
+ public:
+  Data(const World& world, std::size_t count, bool registered)
+      : count_(count),
+        arena_(world.arena(), registered ? count * 8 : 0),
+        own_(registered ? 0 : count),
+        memory_(registered ? arena_.data() : reinterpret_cast<std::byte*>(own_.data())) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint64_t bits = mix(i * 8 + static_cast<std::uint64_t>(world.rank()));
+      std::memcpy(memory_ + i * 8, &bits, 8);
+    }
+    before_.assign(memory_, memory_ + count * 8);
+  }
+  template <class E>
+  std::span<E> as() const {
+    return {reinterpret_cast<E*>(memory_), count_};
+  }
+  bool untouched() const { return std::memcmp(memory_, before_.data(), before_.size()) == 0; }
+
+ private:
+  std::size_t count_;
+  ArenaArray<std::byte> arena_;
+  std::vector<std::uint64_t> own_;
+  std::byte* memory_;
+  std::vector<std::byte> before_;
+};
+
+struct Mismatch {
+  /// What every rank calls; the odd one another thing.
+  std::function<void(World&, const Data&, bool odd, CallSite)> call;
+  std::vector<std::string> said;  // on every rank
+};
+
+const std::vector<Mismatch>& mismatches() {
+  const CallOptions usual;
+  static const std::vector<Mismatch> all{
+      {[=](World& world, const Data& data, bool odd, CallSite site) {
+         odd ? all_reduce(world, data.as<std::int32_t>(), Sum{}, usual, site)
+             : all_reduce(world, data.as<float>(), Sum{}, usual, site);
+       },
+       {"dtype", "float32", "int32"}},
+      {[=](World& world, const Data& data, bool odd, CallSite site) {
+         odd ? all_reduce(world, data.as<BFloat16>(), Sum{}, usual, site)
+             : all_reduce(world, data.as<Float16>(), Sum{}, usual, site);
+       },
+       {"dtype", " float16", "bfloat16"}},
+      {[=](World& world, const Data& data, bool odd, CallSite site) {
+         odd ? broadcast(world, data.as<double>(), 0, usual, site)
+             : broadcast(world, data.as<std::int64_t>(), 0, usual, site);
+       },
+       {"dtype", "int64", "float64"}},
+      {[=](World& world, const Data& data, bool odd, CallSite site) {
+         odd ? all_reduce(world, data.as<float>(), Max{}, usual, site)
+             : all_reduce(world, data.as<float>(), Sum{}, usual, site);
+       },
+       {"the reduction", "Sum", "Max"}},
+      {[=](World& world, const Data& data, bool odd, CallSite site) {
+         const auto all = data.as<float>();
+         all_reduce(world, all.first(all.size() - (odd ? 1 : 0)), Sum{}, usual, site);
+       },
+       {"the number of elements"}},
+      {[=](World& world, const Data& data, bool odd, CallSite site) {
+         broadcast(world, data.as<float>(), odd ? 1 : 0, usual, site);
+       },
+       {"root is", "0 on", "1 on"}},
+      {[=](World& world, const Data& data, bool odd, CallSite site) {
+         reduce(world, std::span<const float>(data.as<float>()), data.as<float>(), Sum{}, odd ? 1 : 0, usual, site);
+       },
+       {"root is", "0 on", "1 on"}},
+      {[=](World& world, const Data& data, bool odd, CallSite site) {
+         odd ? all_reduce<Ring>(world, data.as<float>(), Sum{}, usual, site)
+             : all_reduce<Pairwise>(world, data.as<float>(), Sum{}, usual, site);
+       },
+       {"the forced algorithm", "Ring", "Pairwise"}},
+      {[=](World& world, const Data&, bool odd, CallSite site) {
+         if (odd)
+           barrier(world, usual, site);
+         else
+           (void)world.split(0, 0, usual, site);
+       },
+       {"the operation", "barrier", "split"}},
+      // The same two operations in another order (C008).
+      {[=](World& world, const Data& data, bool odd, CallSite site) {
+         const auto a = data.as<float>().first(4);
+         const auto b = data.as<float>().last(4);
+         if (odd) broadcast(world, b, 0, usual, site);
+         all_reduce(world, a, Sum{}, usual, site);
+         broadcast(world, b, 0, usual, site);
+       },
+       {"operation 1,", "all_reduce", "broadcast"}},
+  };
+  return all;
+}
+
+void must_be_told(const Mismatch& mismatch, const std::string& name, std::size_t count, bool registered, int odd) {
+  on_ranks(ranks(), [&](int rank) {
+    World world = join_again(name, rank, ranks());
+    const Data data(world, count, registered);
+    const auto error = error_of([&] { mismatch.call(world, data, rank == odd, rank == odd ? there : here); });
+    REQUIRE(error);
+    CAPTURE(std::string(error->what()));
+    CHECK(error->kind() == ErrorKind::mismatch);
+    for (const auto& text : mismatch.said) CHECK(says(*error, text));
+    CHECK(says(*error, here.text()));
+    CHECK(says(*error, there.text()));
+    CHECK(data.untouched());
+    CHECK(error_of([&] { barrier(world); })->kind() == ErrorKind::poisoned);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("C007 C008: calls that do not match are told on every rank, naming both values and both places") {
+  int turn = 0;
+  for (const Mismatch& mismatch : mismatches()) {
+    CAPTURE(mismatch.said.front());
+    for (const std::size_t count : {8, 20000}) {
+      for (const bool registered : {false, true}) {
+        CAPTURE(count);
+        CAPTURE(registered);
+        must_be_told(mismatch, fresh_rendezvous(), count, registered, ++turn % ranks());
+      }
+    }
+  }
+}
+
+// C008, second form: nothing tells two equal operations apart. A mistake of the program that nobody can see; it must
+// only not hang.
+TEST_CASE("C008: equal operations in another order are taken for each other") {
+  on_ranks(ranks(), [](int rank) {
+    World world = join<TestTransport>();
+    std::vector<std::int32_t> a(4, 1);
+    std::vector<std::int32_t> b(4, 10);
+    all_reduce(world, std::span(rank == 0 ? a : b), Sum{});
+    all_reduce(world, std::span(rank == 0 ? b : a), Sum{});
+    const std::int32_t first = 1 + 10 * (ranks() - 1);
+    const std::int32_t second = 10 + (ranks() - 1);
+    CHECK(a == std::vector<std::int32_t>(4, rank == 0 ? first : second));
+    CHECK(b == std::vector<std::int32_t>(4, rank == 0 ? second : first));
+  });
+}
+
+TEST_CASE("C007: a message that is not the one expected is named with both places, and not delivered") {
+  on_ranks(ranks(), [](int rank) {
+    World world = join<TestTransport>();
+    std::vector<float> data(3000, static_cast<float>(rank));
+    if (rank == 0) send(world, std::span<const float>(data), 1, {}, here);
+    if (rank != 1) return;
+    const auto error = error_of([&] { recv(world, std::span(data).first(2999), 0, {}, there); });
+    REQUIRE(error);
+    CAPTURE(std::string(error->what()));
+    CHECK(error->kind() == ErrorKind::mismatch);
+    CHECK(error->peer() == 0);
+    for (const std::string& text : {std::string("2999"), std::string("3000"), here.text(), there.text()}) {
+      CHECK(says(*error, text));
+    }
+    CHECK(data == std::vector<float>(3000, 1.0F));
+  });
+}
+
+// A rank has no communicator that it is not a member of. What is left to do wrong is to name a rank that is none there,
+// ...
+TEST_CASE("ranks outside a part of the world are refused there by name, and it goes on") {
+  on_ranks(ranks(), [](int rank) {
+    World world = join<TestTransport>();
+    World part = world.split(rank == ranks() - 1 ? 1 : 0, 0);
+    const std::string outside = std::to_string(part.size());
+    std::vector<float> data(10, 1.0F);
+    const std::vector<float> before = data;
+    const auto refused = [&](auto call) {
+      const auto error = error_of(call);
+      REQUIRE(error);
+      CAPTURE(std::string(error->what()));
+      CHECK(error->kind() == ErrorKind::argument);
+      CHECK(says(*error, outside));
+      CHECK(says(*error, here.text()));
+    };
+    refused([&] { broadcast(part, std::span(data), part.size(), {}, here); });
+    refused([&] { send(part, std::span<const float>(data), part.size(), {}, here); });
+    refused([&] { recv(part, std::span(data), part.size(), {}, here); });
+    CHECK(data == before);
+    all_reduce(part, std::span(data), Sum{});
+    CHECK(data[9] == static_cast<float>(part.size()));
+    barrier(world);
+  });
+}
+
+// ... and to call in one communicator what the others call in another. Nobody comes to where another waits: the first
+// whose deadline passes names one who did not, and the others learn of it, since the one is a part of the other.
+TEST_CASE("a collective that is called in different communicators ends at the deadline on every rank") {
+  on_ranks(ranks(), [](int rank) {
+    World world = join<TestTransport>();
+    World part = world.split(0, 0);
+    std::vector<float> data(8, static_cast<float>(rank));
+    CallOptions options;
+    options.timeout = 500ms;
+    const auto error = error_of(
+        [&] { all_reduce(rank == 0 ? world : part, std::span(data), Sum{}, options, rank == 0 ? here : there); });
+    REQUIRE(error);
+    CAPTURE(std::string(error->what()));
+    CHECK((error->kind() == ErrorKind::timeout || error->kind() == ErrorKind::poisoned));
+    CHECK(says(*error, "did not take part within 0.5 s"));
+    CHECK(says(*error, (rank == 0 ? here : there).text()));
+    CHECK((error->peer() != rank || says(*error, "gave up")));
+    CHECK(data == std::vector<float>(8, static_cast<float>(rank)));
+  });
+}
