@@ -14,10 +14,10 @@
 #include "tandem/collective/all_gather.hpp"
 #include "tandem/collective/all_reduce.hpp"
 #include "tandem/collective/all_to_all.hpp"
+#include "tandem/collective/async.hpp"
 #include "tandem/collective/barrier.hpp"
 #include "tandem/collective/broadcast.hpp"
 #include "tandem/collective/gather.hpp"
-#include "tandem/collective/pending.hpp"
 #include "tandem/collective/reduce.hpp"
 #include "tandem/collective/reduce_scatter.hpp"
 #include "tandem/collective/scatter.hpp"
@@ -113,12 +113,12 @@ void run_once(World& world, Traffic traffic, TrafficBuffers& buffers, const Call
       all_reduce<Naive>(world, all, Max{}, options);
       break;
     case Traffic::pending: {
-      auto one = begin_all_reduce(world, window.first(5000), Max{}, options);
-      auto two = begin_all_reduce(world, all.first(5000), Max{}, options);
+      auto one = all_reduce_async(world, window.first(5000), Max{}, options);
+      auto two = all_reduce_async(world, all.first(5000), Max{}, options);
       one.poll();
       between();
-      two.finish();
-      one.finish();
+      two.wait();
+      one.wait();
       break;
     }
     case Traffic::reduce_scatter:

@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "tandem/collective/algorithm.hpp"
-#include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/detail/carry_out.hpp"
 #include "tandem/collective/detail/checks.hpp"
 #include "tandem/collective/detail/pairwise_flow.hpp"
 #include "tandem/collective/detail/redistribution.hpp"
 #include "tandem/collective/detail/ring_flow.hpp"
 #include "tandem/collective/detail/runs.hpp"
 #include "tandem/collective/detail/scratch.hpp"
+#include "tandem/collective/path.hpp"
 #include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/bytes.hpp"
@@ -28,79 +29,107 @@ namespace tandem {
 namespace detail {
 
 /// Any partition into consecutive slices, one per rank, the same on all.
+template <class E, class SliceOf>
+struct AllGatherSteps {
+  std::span<const E> input;
+  std::span<E> output;
+  SliceOf slice;
+  int ranks;
+  bool announces_empty;  // an empty input is not read, wherever it is, unless Direct is forced on it
+
+  void check(const Call& call, int rank) const {
+    const Range own = slice(rank);
+    require_count(call.verb, rank, "input", input.size(), own.size(), call.site);
+    require_in_place_or_disjoint<E>(call.verb, rank, input, output, own.begin, call.site);
+  }
+  /// The longest slice decides, on all ranks alike.
+  std::uint64_t staged_bytes() const noexcept {
+    std::size_t longest = 0;
+    for (int member = 0; member < ranks; ++member) longest = std::max(longest, slice(member).size());
+    return longest * sizeof(E);
+  }
+  // Only inputs are read across ranks, so only they have to be registered.
+  template <class T>
+  std::uint64_t input_place(const Protocol<T>& protocol) const noexcept {
+    return announces_empty || !input.empty() ? protocol.place_of(input.data(), input.size_bytes()) : 0;
+  }
+  template <class T>
+  std::uint64_t output_place(const Protocol<T>&) const noexcept {
+    return 0;
+  }
+  template <class T>
+  bool is_read(const Protocol<T>&) const noexcept {
+    return true;
+  }
+  /// What this rank gives itself; done when all ranks agree.
+  void keep(int rank) const { keep_own(input.data(), output.data(), {0, input.size()}, slice(rank)); }
+  /// The others' slices; `input_of(member)` is where a member's lies.
+  template <class T, class InputOf>
+  std::uint64_t load(const Protocol<T>& protocol, InputOf input_of) const {
+    return load_from_others(
+        protocol, output.data(), slice, [](int) { return std::size_t{0}; }, input_of);
+  }
+  template <class T>
+  std::uint64_t direct(Protocol<T>& protocol, const Operation& operation) const {
+    keep(protocol.rank());
+    return load(protocol, [&](int member) { return protocol.input_of(operation, member); });
+  }
+  template <class Algorithm, class T>
+  std::uint64_t by_channels(Protocol<T>& protocol, Operation& operation) const {
+    const Range own = slice(protocol.rank());
+    // As if the own slice lay in a whole input.
+    const E* const whole = Scratch<const E>::element_zero(input.data(), own.begin);
+    std::uint64_t sent = 0;
+    if constexpr (std::same_as<Algorithm, Pairwise>) {
+      sent = exchange_and_copy(
+          protocol, operation, whole, output.data(), [&](int) { return own; }, slice);
+    } else {
+      std::vector<RingStep> steps;
+      for (int k = 0; k < ranks - 1; ++k) {
+        steps.push_back({slice((protocol.rank() + 1 + k) % ranks), false, false, true, k != ranks - 2});
+      }
+      const Copy copy;
+      sent = RingFlow<T, E, Copy>(protocol, operation, copy, whole, output.data(), own, steps).run();
+    }
+    keep(protocol.rank());
+    return sent;
+  }
+  template <class T>
+  std::uint64_t predicted(const Protocol<T>& protocol, Path path) const noexcept {
+    const std::uint64_t before = slice((protocol.rank() + ranks - 1) % ranks).size() * sizeof(E);
+    return predict::all_gather(path, output.size_bytes(), input.size_bytes(), before, ranks);
+  }
+};
+
 template <class Algorithm, class T, class E, class SliceOf>
 void all_gather_slices(Communicator<T>& comm, const Call& call, const CallOptions& options, std::span<const E> input,
                        std::span<E> output, SliceOf slice) {
   auto& protocol = comm.protocol();
-  const int ranks = comm.size();
-  const Range own = slice(comm.rank());
-  require_count(call.verb, comm.rank(), "input", input.size(), own.size(), call.site);
-  require_in_place_or_disjoint<E>(call.verb, comm.rank(), input, output, own.begin, call.site);
-  const auto keep = [&] { keep_own(input.data(), output.data(), {0, input.size()}, own); };
-  // The others' slices; `input_of(member)` is where a member's lies.
-  const auto load = [&](auto input_of) {
-    return load_from_others(
-        protocol, output.data(), slice, [](int) { return std::size_t{0}; }, input_of);
-  };
-  // As if the own slice lay in a whole input.
-  const E* const whole = Scratch<const E>::element_zero(input.data(), own.begin);
-  const std::uint64_t others = (output.size() - own.size()) * sizeof(E);
-
-  if (ranks == 1) {
+  const int rank = comm.rank();
+  const AllGatherSteps<E, SliceOf> steps{input, output, slice, comm.size(), !std::same_as<Algorithm, Auto>};
+  steps.check(call, rank);
+  if (comm.size() == 1) {
     auto operation = protocol.post(call, options, 0, 0);
-    keep();
+    steps.keep(rank);
     return protocol.finish(operation, 0, 0);
   }
   if constexpr (std::same_as<Algorithm, Auto>) {
-    std::size_t longest = 0;  // decides, on all ranks alike
-    for (int member = 0; member < ranks; ++member) longest = std::max(longest, slice(member).size());
-    if (longest <= Block::eager_bytes / sizeof(E)) {
+    if (path_for<Algorithm>(protocol, call.verb, steps.staged_bytes(), Registration::none) == Path::staged) {
       std::byte* const stage = protocol.stage(call.verb);
       if (!input.empty()) copy_bytes(stage, input.data(), input.size_bytes());
       protocol.staging().show(input.size_bytes());
       auto operation = protocol.post(call, options, 0, 0);
       protocol.await_posts(operation);
-      keep();
-      const auto moved = load([&](int member) { return protocol.staging().of(member); });
-      for (int member = 0; member < ranks; ++member)
+      steps.keep(rank);
+      const auto moved = steps.load(protocol, [&](int member) { return protocol.staging().of(member); });
+      for (int member = 0; member < comm.size(); ++member)
         protocol.staging().release(member, slice(member).size() * sizeof(E));
-      return protocol.finish(operation, others, moved);
+      return protocol.finish(operation, steps.predicted(protocol, Path::staged), moved);
     }
   }
-
-  // Only inputs are read across ranks, so only they have to be registered; an empty one is not read, wherever it is.
-  const bool is_read = !std::same_as<Algorithm, Auto> || !input.empty();
-  auto operation = protocol.post(call, options, is_read ? protocol.place_of(input.data(), input.size_bytes()) : 0, 0);
+  auto operation = protocol.post(call, options, steps.input_place(protocol), steps.output_place(protocol));
   protocol.begin(operation);
-  if constexpr (OneOf<Algorithm, Auto, Direct>) {
-    if (protocol.all_registered(operation)) {
-      keep();
-      const auto moved = load([&](int member) { return protocol.input_of(operation, member); });
-      protocol.post_done(operation);
-      protocol.await_done(operation);
-      return protocol.finish(operation, others, moved);
-    }
-  }
-  if constexpr (std::same_as<Algorithm, Direct>) {
-    refuse_unregistered(protocol, operation);
-  } else if constexpr (std::same_as<Algorithm, Pairwise>) {
-    const auto moved = exchange_and_copy(
-        protocol, operation, whole, output.data(), [&](int) { return own; }, slice);
-    keep();
-    protocol.finish(operation, predict::pairwise_all_gather(input.size_bytes(), ranks), moved);
-  } else {
-    std::vector<RingStep> steps;
-    for (int k = 0; k < ranks - 1; ++k) {
-      steps.push_back({slice((comm.rank() + 1 + k) % ranks), false, false, true, k != ranks - 2});
-    }
-    const Copy copy;
-    const auto moved = RingFlow<T, E, Copy>(protocol, operation, copy, whole, output.data(), own, steps).run();
-    keep();
-    protocol.finish(
-        operation,
-        predict::ring_all_gather(output.size_bytes(), slice((comm.rank() + ranks - 1) % ranks).size() * sizeof(E)),
-        moved);
-  }
+  carry_out<Algorithm>(protocol, operation, steps);
 }
 
 }  // namespace detail

@@ -4,15 +4,18 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
 
+#include "tandem/collective/detail/carry_out.hpp"
 #include "tandem/collective/detail/checks.hpp"
 #include "tandem/collective/detail/redistribution.hpp"
 #include "tandem/collective/detail/runs.hpp"
+#include "tandem/collective/path.hpp"
 #include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/copy.hpp"
@@ -138,12 +141,14 @@ void all_to_all_v(Communicator<T>& comm, std::type_identity_t<std::span<const E>
   const auto sends = [&](int member) { return sent[member]; };
   const auto receives = [&](int member) { return received[member]; };
   const detail::PairCounts<T> counts(protocol, sent, received);
-  const auto fits = [&](std::uint64_t elements) {
-    return elements <= (detail::Block::eager_bytes - header) / sizeof(E);
+  // With `most` elements as the longest input of all ranks, which may be said to be as long as it likes.
+  const auto path = [&](std::uint64_t most, Registration registration) {
+    const std::uint64_t bytes = most > (SIZE_MAX - header) / sizeof(E) ? SIZE_MAX : header + most * sizeof(E);
+    return detail::path_for<Auto>(protocol, verb, bytes, registration);
   };
   std::byte* const stage = protocol.stage(verb);
   counts.write(stage);
-  const bool shows_input = fits(input.size()) && !input.empty();
+  const bool shows_input = path(input.size(), Registration::none) == Path::staged && !input.empty();
   if (shows_input) copy_bytes(stage + header, input.data(), input.size_bytes());
   protocol.staging().show(header + (shows_input ? input.size_bytes() : 0));
   const bool is_read = detail::gives(protocol, sends);
@@ -154,7 +159,7 @@ void all_to_all_v(Communicator<T>& comm, std::type_identity_t<std::span<const E>
   counts.compare(operation);
 
   // From here on all ranks know the same of each other.
-  bool small = true;
+  std::uint64_t longest = 0;
   detail::PerRank<std::size_t> origins(ranks);  // where in a member's input this rank's run begins
   for (int member = 0; member < ranks; ++member) {
     std::uint64_t total = 0;
@@ -162,11 +167,13 @@ void all_to_all_v(Communicator<T>& comm, std::type_identity_t<std::span<const E>
       if (to == rank) origins[member] = total;
       total += counts.sent(member, to);
     }
-    small = small && fits(total);
+    longest = std::max(longest, total);
   }
+  const Path taken = path(longest, protocol.registration(operation));
+  const bool small = taken == Path::staged;
   const auto origin = [&](int member) { return origins[member]; };
   detail::keep_own(input.data(), output.data(), sent[rank], received[rank]);
-  const std::uint64_t told = header * static_cast<std::uint64_t>(ranks - 1);
+  const std::uint64_t told = predict::pair_counts(ranks);
   const auto volume = predict::all_to_all(input.size_bytes(), output.size_bytes(), sent[rank].size() * sizeof(E));
   std::uint64_t loaded = told;
   if (small) {
@@ -176,13 +183,13 @@ void all_to_all_v(Communicator<T>& comm, std::type_identity_t<std::span<const E>
   for (int member = 0; member < ranks; ++member) {
     protocol.staging().release(member, small ? detail::Block::eager_bytes : header);
   }
-  if (small) return protocol.finish(operation, told + volume.loaded, loaded);
-  if (protocol.all_registered(operation)) {
+  if (small) return protocol.finish(operation, told + volume.of(taken), loaded);
+  if (taken == Path::direct) {
     loaded += detail::load_from_windows(protocol, operation, output.data(), is_read, receives, origin);
-    return protocol.finish(operation, told + volume.loaded, loaded);
+    return protocol.finish(operation, told + volume.of(taken), loaded);
   }
   loaded += detail::exchange_and_copy(protocol, operation, input.data(), output.data(), sends, receives, in_place);
-  protocol.finish(operation, told + volume.sent, loaded);
+  protocol.finish(operation, told + volume.of(taken), loaded);
 }
 
 }  // namespace tandem

@@ -3,19 +3,78 @@
 #pragma once
 
 #include <concepts>
-#include <cstring>
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "tandem/collective/algorithm.hpp"
-#include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/detail/carry_out.hpp"
 #include "tandem/collective/detail/checks.hpp"
 #include "tandem/collective/detail/pairwise_flow.hpp"
 #include "tandem/collective/detail/ring_flow.hpp"
+#include "tandem/collective/path.hpp"
+#include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/copy.hpp"
 
 namespace tandem {
+
+namespace detail {
+
+template <class E>
+struct BroadcastSteps {
+  std::span<E> data;
+  int root;
+
+  std::uint64_t staged_bytes() const noexcept { return data.size_bytes(); }
+  template <class T>
+  std::uint64_t input_place(const Protocol<T>& protocol) const noexcept {
+    return protocol.rank() == root ? protocol.place_of(data.data(), data.size_bytes()) : 0;
+  }
+  template <class T>
+  std::uint64_t output_place(const Protocol<T>&) const noexcept {
+    return 0;
+  }
+  /// Only root has to wait: its buffer may change again when all have read it.
+  template <class T>
+  bool is_read(const Protocol<T>& protocol) const noexcept {
+    return protocol.rank() == root;
+  }
+  std::uint64_t load(int rank, const std::byte* from) const {
+    if (rank == root || data.empty()) return 0;
+    copy_result(data.data(), from, data.size_bytes());
+    return data.size_bytes();
+  }
+  template <class T>
+  std::uint64_t direct(Protocol<T>& protocol, const Operation& operation) const {
+    return load(protocol.rank(), protocol.input_of(operation, root));
+  }
+  template <class Algorithm, class T>
+  std::uint64_t by_channels(Protocol<T>& protocol, Operation& operation) const {
+    const Range all{0, data.size()};
+    const bool is_root = protocol.rank() == root;
+    if constexpr (std::same_as<Algorithm, Naive>) {
+      return exchange_and_copy(
+          protocol, operation, static_cast<const E*>(data.data()), data.data(),
+          [&](int) { return is_root ? all : Range{}; }, [&](int member) { return member == root ? all : Range{}; });
+    } else {
+      // A chain from root downwards; the rank above root is its end.
+      const bool ends = protocol.rank() == (root + 1) % protocol.size();
+      std::vector<RingStep> steps;
+      if (!is_root) steps.push_back({all, false, false, true, !ends});
+      const Copy copy;
+      return RingFlow<T, E, Copy>(protocol, operation, copy, data.data(), data.data(), is_root ? all : Range{}, steps)
+          .run();
+    }
+  }
+  template <class T>
+  std::uint64_t predicted(const Protocol<T>& protocol, Path path) const noexcept {
+    return predict::broadcast(path, data.size_bytes(), root, protocol.rank(), protocol.size());
+  }
+};
+
+}  // namespace detail
 
 /// Every rank's `data` becomes root's. The same count and root on all ranks. All ranks wait for one another.
 /// Bytes this rank moves, for D bytes: up to 8 KiB and Direct D loaded by each but root; Ring D sent by each but the
@@ -27,23 +86,17 @@ void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOpt
   detail::check_algorithm<Algorithm, T>();
   auto& protocol = comm.protocol();
   protocol.require_usable();
-  const int ranks = comm.size();
   const int rank = comm.rank();
-  detail::require_rank(Verb::broadcast, rank, "root", root, ranks, site);
+  detail::require_rank(Verb::broadcast, rank, "root", root, comm.size(), site);
   const Call call = detail::describe<E>(Verb::broadcast, data.size(), Algorithm::number, 0, root, site);
-  const std::uint64_t loaded = rank == root ? 0 : data.size_bytes();
-  const auto load = [&](const std::byte* from) -> std::uint64_t {
-    if (rank == root || data.empty()) return 0;
-    copy_result(data.data(), from, data.size_bytes());
-    return data.size_bytes();
-  };
+  const detail::BroadcastSteps<E> steps{data, root};
 
-  if (ranks == 1) {
+  if (comm.size() == 1) {
     auto operation = protocol.post(call, options, 0, 0);
     return protocol.finish(operation, 0, 0);
   }
   if constexpr (std::same_as<Algorithm, Auto>) {
-    if (data.size_bytes() <= detail::Block::eager_bytes) {
+    if (detail::path_for<Algorithm>(protocol, call.verb, steps.staged_bytes(), Registration::none) == Path::staged) {
       std::byte* const stage = protocol.stage(Verb::broadcast);
       if (rank == root && !data.empty()) {
         copy_bytes(stage, data.data(), data.size_bytes());
@@ -51,45 +104,14 @@ void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOpt
       }
       auto operation = protocol.post(call, options, 0, 0);
       protocol.await_posts(operation);
-      const auto moved = load(protocol.staging().of(root));
+      const auto moved = steps.load(rank, protocol.staging().of(root));
       protocol.staging().release(root, moved);
-      return protocol.finish(operation, loaded, moved);
+      return protocol.finish(operation, steps.predicted(protocol, Path::staged), moved);
     }
   }
-
-  const std::uint64_t place = rank == root ? protocol.place_of(data.data(), data.size_bytes()) : 0;
-  auto operation = protocol.post(call, options, place, 0);
+  auto operation = protocol.post(call, options, steps.input_place(protocol), steps.output_place(protocol));
   protocol.begin(operation);
-  if constexpr (OneOf<Algorithm, Auto, Direct>) {
-    if (protocol.all_registered(operation)) {
-      const auto moved = load(protocol.input_of(operation, root));
-      // Only root has to wait: its buffer may change again when all have read it.
-      protocol.post_done(operation);
-      if (rank == root) protocol.await_done(operation);
-      return protocol.finish(operation, loaded, moved);
-    }
-  }
-  if constexpr (std::same_as<Algorithm, Direct>) {
-    detail::refuse_unregistered(protocol, operation);
-  } else if constexpr (std::same_as<Algorithm, Naive>) {
-    const Range all{0, data.size()};
-    const auto moved = detail::exchange_and_copy(
-        protocol, operation, static_cast<const E*>(data.data()), data.data(),
-        [&](int) { return rank == root ? all : Range{}; }, [&](int member) { return member == root ? all : Range{}; });
-    const std::uint64_t sent = rank == root ? data.size_bytes() * static_cast<std::uint64_t>(ranks - 1) : 0;
-    protocol.finish(operation, sent, moved);
-  } else {
-    // A chain from root downwards; the rank above root is its end.
-    const Range all{0, data.size()};
-    const bool ends = rank == (root + 1) % ranks;
-    std::vector<detail::RingStep> steps;
-    if (rank != root) steps.push_back({all, false, false, true, !ends});
-    const detail::Copy copy;
-    const auto moved = detail::RingFlow<T, E, detail::Copy>(protocol, operation, copy, data.data(), data.data(),
-                                                            rank == root ? all : Range{}, steps)
-                           .run();
-    protocol.finish(operation, ends ? 0 : data.size_bytes(), moved);
-  }
+  detail::carry_out<Algorithm>(protocol, operation, steps);
 }
 
 }  // namespace tandem

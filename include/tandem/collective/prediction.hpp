@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many bytes rank r moves to, from or through its peers in a collective, by formula: what the ledger holds against
-// what was counted. Knows sizes and algorithms, no data.
+// what was counted. Knows sizes and ways, no data.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "tandem/collective/path.hpp"
 #include "tandem/core/bytes.hpp"
 #include "tandem/reduce/order.hpp"
 
@@ -21,46 +22,88 @@ constexpr Range owned_range(std::size_t count, std::size_t element_bytes, int ra
 
 namespace predict {
 
-/// Messages beside the flags: every rank loads what each other rank staged.
-constexpr std::uint64_t eager(std::uint64_t bytes_each, int ranks) noexcept {
-  return bytes_each * static_cast<std::uint64_t>(ranks - 1);
-}
-/// Direct all-reduce: N - 1 loads and N - 1 stores of every owned byte.
-constexpr std::uint64_t direct_all_reduce(std::uint64_t owned_bytes, int ranks) noexcept {
-  return 2 * owned_bytes * static_cast<std::uint64_t>(ranks - 1);
-}
-/// Ring all-reduce: 2 D - |chunk r| - |chunk r-1| sent by rank r; 2 D (N-1) / N when N divides D.
-constexpr std::uint64_t ring_all_reduce(const ChunkTable& table, std::size_t element_bytes, int rank) noexcept {
+/// Line and Staged: every rank loads what each other rank put there. Direct: N - 1 loads and N - 1 stores of every
+/// owned byte. Ring: 2 D - |chunk r| - |chunk r-1|, which is 2 D (N-1) / N when N divides D. Pairwise: everything but
+/// the own part to its owners, then the own part to every other rank.
+constexpr std::uint64_t all_reduce(Path path, const ChunkTable& table, std::size_t element_bytes, int rank) noexcept {
+  const auto others = static_cast<std::uint64_t>(table.ranks() - 1);
+  const std::uint64_t bytes = table.count() * element_bytes;
+  const std::uint64_t owned = owned_range(table.count(), element_bytes, table.ranks(), rank).size() * element_bytes;
   const int before = rank == 0 ? table.ranks() - 1 : rank - 1;
-  return element_bytes * (2 * table.count() - table.chunk(rank).size() - table.chunk(before).size());
+  switch (path) {
+    case Path::line:
+    case Path::staged:
+    case Path::naive:
+      return bytes * others;
+    case Path::direct:
+      return 2 * owned * others;
+    case Path::ring:
+      return 2 * bytes - element_bytes * (table.chunk(rank).size() + table.chunk(before).size());
+    case Path::pairwise:
+      return bytes - owned + owned * others;
+    default:
+      return 0;
+  }
 }
-/// Ring reduce-scatter: D - |chunk r| sent on the way; then of chunk r what belongs to another's slice.
-constexpr std::uint64_t ring_reduce_scatter(const ChunkTable& table, Range slice, std::size_t element_bytes,
-                                            int rank) noexcept {
-  return element_bytes * (table.count() - intersect(table.chunk(rank), slice).size());
+/// Staged and Direct: the own slice loaded from each other rank. Ring: D - |chunk r| on the way; then of chunk r what
+/// belongs to another's slice. Pairwise: everything but the own slice.
+constexpr std::uint64_t reduce_scatter(Path path, const ChunkTable& table, Range slice, std::size_t element_bytes,
+                                       int rank) noexcept {
+  switch (path) {
+    case Path::staged:
+    case Path::direct:
+      return element_bytes * slice.size() * static_cast<std::uint64_t>(table.ranks() - 1);
+    case Path::ring:
+      return element_bytes * (table.count() - intersect(table.chunk(rank), slice).size());
+    case Path::pairwise:
+      return element_bytes * (table.count() - slice.size());
+    default:
+      return 0;
+  }
 }
-/// Pairwise reduce-scatter: everything but the own part is sent.
-constexpr std::uint64_t pairwise_reduce_scatter(std::uint64_t bytes, std::uint64_t owned_bytes) noexcept {
-  return bytes - owned_bytes;
+/// In bytes; `before` is the slice of the rank before this one. Staged and Direct: the others' slices loaded. Ring:
+/// every slice is sent on but that one, which has come round to its end. Pairwise: the own slice to every other rank.
+constexpr std::uint64_t all_gather(Path path, std::uint64_t whole, std::uint64_t own, std::uint64_t before,
+                                   int ranks) noexcept {
+  switch (path) {
+    case Path::staged:
+    case Path::direct:
+      return whole - own;
+    case Path::ring:
+      return whole - before;
+    case Path::pairwise:
+      return own * static_cast<std::uint64_t>(ranks - 1);
+    default:
+      return 0;
+  }
 }
-/// Pairwise all-gather: the own part to every other rank.
-constexpr std::uint64_t pairwise_all_gather(std::uint64_t owned_bytes, int ranks) noexcept {
-  return owned_bytes * static_cast<std::uint64_t>(ranks - 1);
+/// Staged and Direct: loaded by each but root. Ring: sent by each but the last of the chain. Naive: root to all.
+constexpr std::uint64_t broadcast(Path path, std::uint64_t bytes, int root, int rank, int ranks) noexcept {
+  switch (path) {
+    case Path::staged:
+    case Path::direct:
+      return rank == root ? 0 : bytes;
+    case Path::ring:
+      return rank == (root + 1) % ranks ? 0 : bytes;
+    case Path::naive:
+      return rank == root ? bytes * static_cast<std::uint64_t>(ranks - 1) : 0;
+    default:
+      return 0;
+  }
 }
-/// Ring all-gather: every slice is sent on but the one before this rank's, which has come round to its end.
-constexpr std::uint64_t ring_all_gather(std::uint64_t bytes, std::uint64_t slice_before_bytes) noexcept {
-  return bytes - slice_before_bytes;
-}
-constexpr std::uint64_t naive_all_reduce(std::uint64_t bytes, int ranks) noexcept {
-  return bytes * static_cast<std::uint64_t>(ranks - 1);
-}
-/// Direct reduce: N - 1 loads of every owned byte, and one store of it, to root.
-constexpr std::uint64_t direct_reduce(std::uint64_t owned_bytes, int ranks, bool root) noexcept {
-  return owned_bytes * static_cast<std::uint64_t>(ranks - (root ? 1 : 0));
-}
-/// Pairwise reduce: everything but the own part to the owners, then the own part to root.
-constexpr std::uint64_t pairwise_reduce(std::uint64_t bytes, std::uint64_t owned_bytes, bool root) noexcept {
-  return root ? bytes - owned_bytes : bytes;
+/// Staged: root loads everything. Direct: N - 1 loads of every owned byte, and one store of it, to root. Pairwise:
+/// everything but the own part to the owners, then the own part to root.
+constexpr std::uint64_t reduce(Path path, std::uint64_t bytes, std::uint64_t owned, int ranks, bool root) noexcept {
+  switch (path) {
+    case Path::staged:
+      return root ? bytes * static_cast<std::uint64_t>(ranks - 1) : 0;
+    case Path::direct:
+      return owned * static_cast<std::uint64_t>(ranks - (root ? 1 : 0));
+    case Path::pairwise:
+      return root ? bytes - owned : bytes;
+    default:
+      return 0;
+  }
 }
 
 /// Where data goes from ranks to ranks unchanged: what a rank loads when it reads it from where it lies, and what it
@@ -68,6 +111,10 @@ constexpr std::uint64_t pairwise_reduce(std::uint64_t bytes, std::uint64_t owned
 struct Volume {
   std::uint64_t loaded = 0;
   std::uint64_t sent = 0;
+
+  constexpr std::uint64_t of(Path path) const noexcept {
+    return path == Path::alone ? 0 : path == Path::staged || path == Path::direct ? loaded : sent;
+  }
 };
 constexpr Volume gather(std::uint64_t own, std::uint64_t whole, bool root) noexcept {
   return root ? Volume{whole - own, 0} : Volume{0, own};
@@ -77,6 +124,11 @@ constexpr Volume scatter(std::uint64_t own, std::uint64_t whole, bool root) noex
 }
 constexpr Volume all_to_all(std::uint64_t input, std::uint64_t output, std::uint64_t own) noexcept {
   return {output - own, input - own};
+}
+/// What every rank of an all_to_all_v loads besides: how many elements each other rank sends to, and expects of, each.
+constexpr std::uint64_t pair_counts(int ranks) noexcept {
+  const auto all = static_cast<std::uint64_t>(ranks);
+  return 2 * sizeof(std::uint64_t) * all * (all - 1);
 }
 
 }  // namespace predict

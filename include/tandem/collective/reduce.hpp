@@ -7,9 +7,11 @@
 
 #include "tandem/collective/all_reduce.hpp"
 #include "tandem/collective/detail/all_reduce_paths.hpp"
+#include "tandem/collective/detail/carry_out.hpp"
 #include "tandem/collective/detail/checks.hpp"
 #include "tandem/collective/detail/pairwise_flow.hpp"
 #include "tandem/collective/detail/scratch.hpp"
+#include "tandem/collective/path.hpp"
 #include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/copy.hpp"
@@ -79,7 +81,16 @@ void reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> inpu
   if (ranks == 1) return detail::reduce_alone(protocol, call, options, op, input.data(), output.data());
   const ChunkTable table = Order::table(input.size(), sizeof(E), ranks);
 
-  if (input.size_bytes() <= detail::Block::eager_bytes) {
+  const auto path = [&](Registration registration) {
+    return detail::path_for<Auto>(protocol, call.verb, input.size_bytes(), registration);
+  };
+  const Range owned = owned_range(input.size(), sizeof(E), ranks, comm.rank());
+  const std::uint64_t owned_bytes = owned.size() * sizeof(E);
+  const auto predicted = [&](Path taken) {
+    return predict::reduce(taken, input.size_bytes(), owned_bytes, ranks, is_root);
+  };
+
+  if (path(Registration::none) == Path::staged) {
     std::byte* const stage = protocol.stage(Verb::reduce);
     if (!is_root) {
       copy_bytes(stage, input.data(), input.size_bytes());
@@ -87,28 +98,26 @@ void reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> inpu
     }
     auto operation = protocol.post(call, options, 0, 0);
     protocol.await_posts(operation);
-    if (!is_root) return protocol.finish(operation, 0, 0);
+    if (!is_root) return protocol.finish(operation, predicted(Path::staged), 0);
     const auto own = std::as_bytes(input).data();
     const auto moved = detail::fold_everything(protocol, op, table, output.data(), [&](int member) {
       return member == root ? own : protocol.staging().of(member);
     });
     for (int member = 0; member < ranks; ++member) protocol.staging().release(member, input.size_bytes());
-    return protocol.finish(operation, predict::eager(input.size_bytes(), ranks), moved);
+    return protocol.finish(operation, predicted(Path::staged), moved);
   }
 
   const std::uint64_t output_place = is_root ? protocol.place_of(output.data(), output.size_bytes()) : 0;
   auto operation = protocol.post(call, options, protocol.place_of(input.data(), input.size_bytes()), output_place);
   protocol.begin(operation);
-  const Range owned = owned_range(input.size(), sizeof(E), ranks, comm.rank());
-  const std::uint64_t owned_bytes = owned.size() * sizeof(E);
-  if (protocol.all_registered(operation)) {
+  if (path(protocol.registration(operation)) == Path::direct) {
     const auto moved = detail::fold_owned_to_root<E>(protocol, operation, op, table, owned);
     protocol.post_done(operation);
     protocol.await_done(operation);
-    return protocol.finish(operation, predict::direct_reduce(owned_bytes, ranks, is_root), moved);
+    return protocol.finish(operation, predicted(Path::direct), moved);
   }
   const auto moved = detail::reduce_pairwise(protocol, operation, op, table, input.data(), output.data());
-  protocol.finish(operation, predict::pairwise_reduce(input.size_bytes(), owned_bytes, is_root), moved);
+  protocol.finish(operation, predicted(Path::pairwise), moved);
 }
 
 }  // namespace tandem

@@ -11,11 +11,14 @@
 
 #include "tandem/collective/algorithm.hpp"
 #include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/detail/carry_out.hpp"
 #include "tandem/collective/detail/checks.hpp"
 #include "tandem/collective/detail/pairwise_flow.hpp"
+#include "tandem/collective/detail/per_rank.hpp"
 #include "tandem/collective/detail/ring_flow.hpp"
 #include "tandem/collective/detail/runs.hpp"
 #include "tandem/collective/detail/scratch.hpp"
+#include "tandem/collective/path.hpp"
 #include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/copy.hpp"
@@ -55,67 +58,89 @@ std::uint64_t reduce_scatter_by_ring(Protocol<T>& protocol, Operation& operation
   return sent;
 }
 
-/// Any partition into consecutive slices, one per rank, the same on all.
+/// Any partition into consecutive slices, one per rank, the same on all. Op may be a reference.
+template <class E, class Op, class SliceOf>
+struct ReduceScatterSteps {
+  std::span<const E> input;
+  std::span<E> output;
+  Op op;
+  ChunkTable table;
+  SliceOf slice_of_member;
+
+  void check(const Call& call, int rank) const {
+    const Range slice = slice_of_member(rank);
+    require_count(call.verb, rank, "output", output.size(), slice.size(), call.site);
+    require_in_place_or_disjoint<E>(call.verb, rank, output, input, slice.begin, call.site);
+  }
+  std::uint64_t staged_bytes() const noexcept { return input.size_bytes(); }
+  // Only inputs are read across ranks, so only they have to be registered.
+  template <class T>
+  std::uint64_t input_place(const Protocol<T>& protocol) const noexcept {
+    return protocol.place_of(input.data(), input.size_bytes());
+  }
+  template <class T>
+  std::uint64_t output_place(const Protocol<T>&) const noexcept {
+    return 0;
+  }
+  template <class T>
+  bool is_read(const Protocol<T>&) const noexcept {
+    return true;
+  }
+  /// The own slice of all inputs; `input_of(member)` is where a member's lies.
+  template <class T, class InputOf>
+  std::uint64_t fold_slice(const Protocol<T>& protocol, InputOf input_of) const {
+    PerRank<const E*> inputs(protocol.size());
+    for (int member = 0; member < protocol.size(); ++member) {
+      inputs[member] = member == protocol.rank() ? input.data() : reinterpret_cast<const E*>(input_of(member));
+    }
+    const Range slice = slice_of_member(protocol.rank());
+    E* const destination = output.data();
+    const std::size_t folded = fold_range(op, table, slice, inputs.data(), &destination, 1, 0, slice.begin);
+    return folded * sizeof(E) * static_cast<std::uint64_t>(protocol.size() - 1);
+  }
+  template <class T>
+  std::uint64_t direct(Protocol<T>& protocol, const Operation& operation) const {
+    return fold_slice(protocol, [&](int member) { return protocol.input_of(operation, member); });
+  }
+  template <class Algorithm, class T>
+  std::uint64_t by_channels(Protocol<T>& protocol, Operation& operation) const {
+    if constexpr (std::same_as<Algorithm, Ring>) {
+      return reduce_scatter_by_ring(protocol, operation, op, table, input.data(), output.data(), slice_of_member);
+    } else {
+      return exchange_and_fold(protocol, operation, op, table, input.data(), output.data(),
+                               slice_of_member(protocol.rank()), slice_of_member, false);
+    }
+  }
+  template <class T>
+  std::uint64_t predicted(const Protocol<T>& protocol, Path path) const noexcept {
+    return predict::reduce_scatter(path, table, slice_of_member(protocol.rank()), sizeof(E), protocol.rank());
+  }
+};
+
 template <class Algorithm, class Order, class T, class E, class Op, class SliceOf>
 void reduce_scatter_slices(Communicator<T>& comm, const Call& call, const CallOptions& options,
                            std::span<const E> input, std::span<E> output, const Op& op, SliceOf slice_of_member) {
   auto& protocol = comm.protocol();
-  const int ranks = comm.size();
-  const Range slice = slice_of_member(comm.rank());
-  require_count(call.verb, comm.rank(), "output", output.size(), slice.size(), call.site);
-  require_in_place_or_disjoint<E>(call.verb, comm.rank(), output, input, slice.begin, call.site);
-  if (ranks == 1) return reduce_alone(protocol, call, options, op, input.data(), output.data());
-  const ChunkTable table = Order::table(input.size(), sizeof(E), ranks);
+  const ReduceScatterSteps<E, const Op&, SliceOf> steps{
+      input, output, op, Order::table(input.size(), sizeof(E), comm.size()), slice_of_member};
+  steps.check(call, comm.rank());
+  if (comm.size() == 1) return reduce_alone(protocol, call, options, op, input.data(), output.data());
 
   if constexpr (std::same_as<Algorithm, Auto>) {
-    if (input.size_bytes() <= Block::eager_bytes) {
+    if (path_for<Algorithm>(protocol, call.verb, steps.staged_bytes(), Registration::none) == Path::staged) {
       std::byte* const stage = protocol.stage(call.verb);
       if (!input.empty()) copy_bytes(stage, input.data(), input.size_bytes());
       protocol.staging().show(input.size_bytes());
       auto operation = protocol.post(call, options, 0, 0);
       protocol.await_posts(operation);
-      PerRank<const E*> inputs(ranks);
-      for (int member = 0; member < ranks; ++member) {
-        inputs[member] =
-            member == comm.rank() ? input.data() : reinterpret_cast<const E*>(protocol.staging().of(member));
-      }
-      E* const destination = output.data();
-      const std::size_t folded = fold_range(op, table, slice, inputs.data(), &destination, 1, 0, slice.begin);
-      for (int member = 0; member < ranks; ++member) protocol.staging().release(member, input.size_bytes());
-      const std::uint64_t moved = folded * sizeof(E) * static_cast<std::uint64_t>(ranks - 1);
-      return protocol.finish(operation, predict::eager(slice.size() * sizeof(E), ranks), moved);
+      const auto moved = steps.fold_slice(protocol, [&](int member) { return protocol.staging().of(member); });
+      for (int member = 0; member < comm.size(); ++member) protocol.staging().release(member, input.size_bytes());
+      return protocol.finish(operation, steps.predicted(protocol, Path::staged), moved);
     }
   }
-
-  // Only inputs are read across ranks, so only they have to be registered.
-  auto operation = protocol.post(call, options, protocol.place_of(input.data(), input.size_bytes()), 0);
+  auto operation = protocol.post(call, options, steps.input_place(protocol), steps.output_place(protocol));
   protocol.begin(operation);
-  if constexpr (OneOf<Algorithm, Auto, Direct>) {
-    if (protocol.all_registered(operation)) {
-      PerRank<const E*> inputs(ranks);
-      for (int member = 0; member < ranks; ++member) {
-        inputs[member] = reinterpret_cast<const E*>(protocol.input_of(operation, member));
-      }
-      E* const destination = output.data();
-      const std::size_t folded = fold_range(op, table, slice, inputs.data(), &destination, 1, 0, slice.begin);
-      const std::uint64_t moved = folded * sizeof(E) * static_cast<std::uint64_t>(ranks - 1);
-      // A rank's input may change again only when all have read it.
-      protocol.post_done(operation);
-      protocol.await_done(operation);
-      return protocol.finish(operation, predict::eager(slice.size() * sizeof(E), ranks), moved);
-    }
-  }
-  if constexpr (std::same_as<Algorithm, Direct>) {
-    refuse_unregistered(protocol, operation);
-  } else if constexpr (std::same_as<Algorithm, Ring>) {
-    const auto moved =
-        reduce_scatter_by_ring(protocol, operation, op, table, input.data(), output.data(), slice_of_member);
-    protocol.finish(operation, predict::ring_reduce_scatter(table, slice, sizeof(E), comm.rank()), moved);
-  } else {
-    const auto moved =
-        exchange_and_fold(protocol, operation, op, table, input.data(), output.data(), slice, slice_of_member, false);
-    protocol.finish(operation, predict::pairwise_reduce_scatter(input.size_bytes(), output.size_bytes()), moved);
-  }
+  carry_out<Algorithm>(protocol, operation, steps);
 }
 
 }  // namespace detail

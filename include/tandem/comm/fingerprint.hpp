@@ -36,7 +36,8 @@ enum class Verb : std::uint8_t {
   recv,
   send_recv,
   split,
-  exchange
+  exchange,
+  all_reduce_coalesced
 };
 
 constexpr const char* name_of(Verb verb) noexcept {
@@ -79,6 +80,8 @@ constexpr const char* name_of(Verb verb) noexcept {
       return "split";
     case Verb::exchange:
       return "exchange";
+    case Verb::all_reduce_coalesced:
+      return "all_reduce_coalesced";
   }
   return "?";
 }
@@ -105,7 +108,7 @@ struct Call {
   std::uint32_t reduction = 0;
   std::uint64_t count = 0;
   CallSite site{};
-  std::uint32_t layout = 0;  // hash of the counts by rank, where a caller gives them
+  std::uint32_t layout = 0;  // hash of the counts, by rank or by buffer, where a caller gives them
   std::uint8_t order = 0;    // number of the order of addition, 0 = GlooRing
   double factor = 0;         // PreMulSum's, for messages: `reduction` holds a hash of it
 
@@ -210,6 +213,8 @@ inline std::string difference(const Fingerprint& a, int rank_a, const Fingerprin
   if (a.algorithm != b.algorithm)
     return say("the forced algorithm", algorithm_text(a.algorithm), algorithm_text(b.algorithm));
   if (a.order != b.order) return say("the order of addition", order_text(a.order), order_text(b.order));
+  if (Verb{a.verb} == Verb::all_reduce_coalesced)
+    return say("the hash of the buffers' counts", std::to_string(a.layout), std::to_string(b.layout));
   return say("the hash of the counts by rank", std::to_string(a.layout), std::to_string(b.layout));
 }
 

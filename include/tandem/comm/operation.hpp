@@ -20,12 +20,13 @@ struct CallOptions {
   std::optional<std::chrono::nanoseconds> timeout{};  ///< instead of the communicator's
 };
 
-namespace detail {
-
+/// How many ranks' buffers are registered, that is lie in an arena which the others map.
 enum class Registration : std::uint8_t { none, some, all };
 
+namespace detail {
+
 /// Move-only. One that goes before it was closed was left by an exception (a user's functor may throw), in the middle
-/// of whatever it had in the channels: then `abandon` is called.
+/// of whatever it had in the channels, or dropped while it was pending: then `abandon` is called.
 class Operation {
  public:
   using Abandon = void (*)(void* protocol, const Operation&) noexcept;
@@ -41,6 +42,7 @@ class Operation {
     ticket = other.ticket;
     timeout = other.timeout;
     deadline = other.deadline;
+    dropped = other.dropped;
     compared = other.compared;
     std::swap(protocol_, other.protocol_);
     std::swap(abandon_, other.abandon_);
@@ -56,6 +58,7 @@ class Operation {
   std::uint64_t sequence = 0;
   std::uint64_t ticket = 0;  // of the flight recorder
   std::chrono::nanoseconds timeout{};
+  bool dropped = false;                // whoever looked after it let go of it before it was finished
   bool compared = true;                // false while data travel before all members' posts were looked at
   std::optional<Deadline> deadline{};  // set at the first long wait: a fast operation reads no clock
 

@@ -70,6 +70,7 @@ class Protocol {
   Protocol(const Protocol&) = delete;
   Protocol& operator=(const Protocol&) = delete;
   ~Protocol() {
+    held_.orphan_all();
     if (endpoint().forked()) return;
     poison_->mute();
     std::vector<std::pair<int, BlockPlace>> others;
@@ -136,7 +137,7 @@ class Protocol {
   /// Held operations that are older go first: all ranks have announced them too, and what goes by channels must go in
   /// the same order on all ranks, whatever the order in which their programs finish.
   void await_posts(Operation& operation) {
-    if (!held_.empty()) held_.advance_before(operation.sequence);
+    if (!held_.empty()) held_.advance_before(operation);
     compare_posts(operation);
   }
   /// Where memory lies for peers, or Arena::private_memory.
@@ -151,7 +152,7 @@ class Protocol {
     if constexpr (T::has_windows)
       await_posts(operation);
     else if (!held_.empty())
-      held_.advance_before(operation.sequence);
+      held_.advance_before(operation);
   }
   void require_agreement(Operation& operation) {
     if (operation.compared) return;
@@ -218,11 +219,7 @@ class Protocol {
   /// How many messages this rank has sent to, and taken from, each other rank here.
   std::uint64_t& sent_to(int member) noexcept { return sent_[static_cast<std::size_t>(member)]; }
   std::uint64_t& taken_from(int member) noexcept { return taken_[static_cast<std::size_t>(member)]; }
-  /// The operation stays unfinished while others are begun, and `owner` looks after it.
-  void hold(Operation& operation, void* owner, HeldOperations::Advance advance) {
-    held_.add(operation.sequence, owner, advance);
-    operation.close();
-  }
+  /// Those that stay unfinished while others are begun.
   HeldOperations& held() noexcept { return held_; }
 
   /// Closes the books on an operation that succeeded.
@@ -296,10 +293,20 @@ class Protocol {
     if (self.poison_->is_set() || self.endpoint().forked()) return;
     self.recorder_.fail(operation.ticket);
     try {
-      self.give_up(error_in(operation, self.rank_, self.size(), ErrorKind::poisoned, self.rank_,
-                            "an exception left it unfinished"));
+      const Error cause = error_in(operation, self.rank_, self.size(), ErrorKind::poisoned, self.rank_,
+                                   operation.dropped ? "dropped without wait()" : "an exception left it unfinished");
+      self.give_up(cause);
+      if (operation.dropped && self.notice_) self.notice_(cause.what());
     } catch (...) {  // no memory for the words: the deadline will tell the others
     }
+  }
+  bool all_reached(const Operation& operation, std::atomic<std::uint64_t> Line::*word) const noexcept {
+    host_->endpoint().progress();
+    for (const Block* block : blocks_) {
+      const Line& line = block->lines[operation.sequence % Block::line_count];
+      if ((line.*word).load(std::memory_order_acquire) < operation.sequence) return false;
+    }
+    return true;
   }
   /// Lets the other members see bytes of the own block.
   void show(const void* begin, std::size_t bytes) noexcept {

@@ -12,11 +12,11 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
+#include "tandem/collective/async.hpp"
 #include "tandem/collective/broadcast.hpp"
-#include "tandem/collective/pending.hpp"
+#include "tandem/collective/work.hpp"
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/call_site.hpp"
 #include "tandem/core/dtype.hpp"
@@ -121,9 +121,6 @@ class GradientBuckets {
  private:
   // The scale is a double: the reduction converts it to the type that computes, as PyTorch's mul with a number does.
   using Average = PreMulSum<double>;
-  template <class E>
-  using Pending = decltype(begin_all_reduce(std::declval<Communicator<T>&>(), std::span<E>(), Average{1.0}));
-  using AnyPending = std::variant<Pending<float>, Pending<double>, Pending<Float16>, Pending<BFloat16>>;
 
   struct Slot {
     at::Tensor view;
@@ -216,16 +213,14 @@ class GradientBuckets {
       begin_reduction(buckets_[next_]);
     }
     // Backward goes on after this; what the peers have posted meanwhile can be folded on the way.
-    for (AnyPending& pending : under_way_) std::visit([](auto& it) { it.poll(); }, pending);
+    for (Work& work : under_way_) work.poll();
   }
 
   void begin_reduction(const Bucket& bucket) {
     const TensorView view = bucket.elements();
     const Average average{1.0 / comm_.size()};
     const auto begin = [&](auto element) {
-      using E = decltype(element);
-      under_way_.emplace_back(std::in_place_type<Pending<E>>,
-                              begin_all_reduce(comm_, view.template as<E>(), average, {}, backward_site));
+      under_way_.push_back(all_reduce_async(comm_, view.template as<decltype(element)>(), average, {}, backward_site));
     };
     switch (view.dtype) {
       case Dtype::float64:
@@ -240,7 +235,7 @@ class GradientBuckets {
   }
 
   void finish_oldest() {
-    std::visit([](auto& it) { it.finish(); }, under_way_.front());
+    under_way_.front().wait();
     under_way_.pop_front();
   }
 
@@ -276,7 +271,7 @@ class GradientBuckets {
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> missing_;  // gradients that each bucket still waits for in this backward
   std::size_t next_ = 0;              // the first bucket whose reduction has not begun
-  std::deque<AnyPending> under_way_;  // oldest first; declared after the buckets, so it goes first
+  std::deque<Work> under_way_;        // oldest first; declared after the buckets, so it goes first
   std::vector<std::size_t> arrival_;  // of this rank's first reduced backward
   std::vector<std::size_t> arrival_on_rank_0_;
   std::uint64_t backward_ = 0;

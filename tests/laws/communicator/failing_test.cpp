@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "support/collective_laws.hpp"
-#include "tandem/collective/pending.hpp"
+#include "tandem/collective/async.hpp"
 #include "tandem/collective/send_recv.hpp"
 
 using namespace tandem;
@@ -334,10 +334,10 @@ TEST_CASE("a pending operation does not end as if nothing had happened to its me
     World part = world.split(0, 0);
     ArenaArray<float> data(world.arena(), 5000);
     for (float& it : data) it = 1.0F;
-    auto pending = begin_all_reduce(world, std::span(data.data(), data.size()), Sum{});
+    auto pending = all_reduce_async(world, std::span(data.data(), data.size()), Sum{});
     part.poison(Error(ErrorKind::poisoned, "tandem: enough", world.rank(), world.rank()));
     CHECK_FALSE(world.poisoned());
-    const auto error = error_of([&] { pending.finish(); });
+    const auto error = error_of([&] { pending.wait(); });
     REQUIRE(error);
     CHECK(says(*error, "registered memory"));
     CHECK(world.poisoned());

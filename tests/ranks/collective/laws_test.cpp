@@ -4,7 +4,7 @@
 
 #include "support/collective_laws.hpp"
 #include "support/ranks.hpp"
-#include "tandem/collective/pending.hpp"
+#include "tandem/collective/async.hpp"
 #include "tandem/collective/send_recv.hpp"
 
 using namespace tandem;
@@ -39,14 +39,14 @@ TEST_CASE("pending all-reduces, parts of the world and messages between processe
       for (int turn = 0; turn < 5; ++turn) {
         std::vector<GuardedBuffer<float>> buffers;
         buffers.reserve(cases.size());
-        std::vector<PendingAllReduce<TestTransport, float, Sum>> pending;
+        std::vector<Work> pending;
         for (const auto& c : cases) {
           buffers.emplace_back(arena_for(world, registered), c.count());
           buffers.back().fill(c.inputs[static_cast<std::size_t>(rank)]);
-          pending.push_back(begin_all_reduce(world, buffers.back().span(), Sum{}));
+          pending.push_back(all_reduce_async(world, buffers.back().span(), Sum{}));
           pending.front().poll();
         }
-        for (auto& it : pending) it.finish();
+        for (auto& it : pending) it.wait();
         for (std::size_t i = 0; i < cases.size(); ++i) {
           if (!buffers[i].holds(cases[i].result)) FAIL_CHECK("wrong bits in " << cases[i].count() << " elements");
         }
@@ -81,10 +81,10 @@ TEST_CASE("a collective does not overtake a pending one that some rank finishes 
       GuardedBuffer<float> y(nullptr, second.count());
       x.fill(first.inputs[static_cast<std::size_t>(rank)]);
       y.fill(second.inputs[static_cast<std::size_t>(rank)]);
-      auto pending = begin_all_reduce(world, x.span(), Sum{});
-      if (rank != late) pending.finish();
+      auto pending = all_reduce_async(world, x.span(), Sum{});
+      if (rank != late) pending.wait();
       all_reduce(world, y.span(), Sum{});
-      if (rank == late) pending.finish();
+      if (rank == late) pending.wait();
       CHECK(x.holds(first.result));
       CHECK(y.holds(second.result));
     }

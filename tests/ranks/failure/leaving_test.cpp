@@ -61,12 +61,12 @@ TEST_CASE("C053: an exception drops pending operations and their buffers") {
         ArenaArray<float> registered(world.arena(), count);
         std::vector<float> data(count, 1.0F);
         for (float& it : registered) it = 1.0F;
-        auto one = begin_all_reduce(world, std::span(registered.data(), count), Sum{});
-        auto two = begin_all_reduce(world, std::span(data), Sum{});
+        auto one = all_reduce_async(world, std::span(registered.data(), count), Sum{});
+        auto two = all_reduce_async(world, std::span(data), Sum{});
         if (turn % 2 == 0) one.poll();
         if (rank == 1) throw std::logic_error("a bad batch");
-        two.finish();
-        one.finish();
+        two.wait();
+        one.wait();
         FAIL_CHECK("rank 1 has dropped its part");
       } catch (const std::logic_error&) {
         CHECK(rank == 1);
@@ -107,10 +107,10 @@ TEST_CASE("C045: a rank is killed with large operations in flight; every one of 
         }).detach();
       }
       while (true) {
-        std::vector<PendingAllReduce<TestTransport, float, Max>> pending;
+        std::vector<Work> pending;
         const auto began = error_of([&] {
-          for (auto& it : buffers) pending.push_back(begin_all_reduce(*world, std::span(it), Max{}));
-          pending.push_back(begin_all_reduce(*world, std::span(registered.data(), count), Max{}));
+          for (auto& it : buffers) pending.push_back(all_reduce_async(*world, std::span(it), Max{}));
+          pending.push_back(all_reduce_async(*world, std::span(registered.data(), count), Max{}));
         });
         std::size_t failed = 0;
         for (auto& it : pending) {

@@ -12,7 +12,9 @@
 #include <cstdint>
 #include <span>
 
+#include "tandem/collective/detail/carry_out.hpp"
 #include "tandem/collective/detail/pairwise_flow.hpp"
+#include "tandem/collective/path.hpp"
 #include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/bytes.hpp"
@@ -78,7 +80,9 @@ void redistribute(Protocol<T>& protocol, const Call& call, const CallOptions& op
     keep();
     return protocol.finish(operation, 0, 0);
   }
-  if (longest <= Block::eager_bytes / sizeof(E)) {
+  const std::uint64_t most = longest > SIZE_MAX / sizeof(E) ? SIZE_MAX : longest * sizeof(E);
+  const auto path = [&](Registration registration) { return path_for<Auto>(protocol, call.verb, most, registration); };
+  if (path(Registration::none) == Path::staged) {
     std::byte* const stage = protocol.stage(call.verb);
     if (is_read) {
       copy_bytes(stage, input.data(), input.size_bytes());
@@ -92,7 +96,7 @@ void redistribute(Protocol<T>& protocol, const Call& call, const CallOptions& op
     for (int member = 0; member < protocol.size(); ++member) {
       if (!receives(member).empty()) protocol.staging().release(member, longest * sizeof(E));
     }
-    return protocol.finish(operation, volume.loaded, loaded);
+    return protocol.finish(operation, volume.of(Path::staged), loaded);
   }
 
   // Only inputs are read across ranks, so only they have to be registered. In place, a reader could come too late.
@@ -100,14 +104,14 @@ void redistribute(Protocol<T>& protocol, const Call& call, const CallOptions& op
   if (is_read) place = in_place ? Arena::private_memory : protocol.place_of(input.data(), input.size_bytes());
   auto operation = protocol.post(call, options, place, 0);
   protocol.begin(operation);
-  if (protocol.all_registered(operation)) {
+  if (path(protocol.registration(operation)) == Path::direct) {
     const auto loaded = load_from_windows(protocol, operation, output, is_read, receives, origin);
     keep();
-    return protocol.finish(operation, volume.loaded, loaded);
+    return protocol.finish(operation, volume.of(Path::direct), loaded);
   }
   const auto sent = exchange_and_copy(protocol, operation, input.data(), output, sends, receives, in_place);
   keep();
-  protocol.finish(operation, volume.sent, sent);
+  protocol.finish(operation, volume.of(Path::pairwise), sent);
 }
 
 }  // namespace tandem::detail

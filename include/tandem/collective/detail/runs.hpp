@@ -14,6 +14,16 @@
 
 namespace tandem::detail {
 
+/// A list of counts in 32 bits, for Call::layout: by it ranks find out that they were given different ones.
+inline std::uint32_t layout_of(std::span<const std::size_t> counts) noexcept {
+  std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a over whole words; the high half is the better mixed one
+  for (const std::size_t count : counts) {
+    hash = (hash ^ count) * 0x100000001b3U;
+    hash ^= hash >> 29;
+  }
+  return static_cast<std::uint32_t>(hash >> 32);
+}
+
 class Runs {
  public:
   /// `each` elements for every rank.
@@ -23,16 +33,13 @@ class Runs {
   /// counts[r] elements for rank r. Throws Error(argument) unless there is one for each rank, and a sum of them.
   Runs(Verb verb, int rank, int ranks, std::span<const std::size_t> counts, CallSite site) : runs_(ranks) {
     require_count(verb, rank, "the list of counts", counts.size(), static_cast<std::size_t>(ranks), site);
-    std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a over whole words; the high half is the better mixed one
     for (int member = 0; member < ranks; ++member) {
       const std::size_t count = counts[static_cast<std::size_t>(member)];
       if (count > SIZE_MAX - total_) refuse(verb, rank, "the sum of the counts does not fit into 64 bits", site);
       append(member, count);
       longest_ = std::max(longest_, count);
-      hash = (hash ^ count) * 0x100000001b3U;
-      hash ^= hash >> 29;
     }
-    layout_ = static_cast<std::uint32_t>(hash >> 32);
+    layout_ = layout_of(counts);
   }
 
   Range operator[](int member) const noexcept { return runs_[member]; }

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verbs that return at once: announced now, finished when their Work is waited for. Each is its blocking verb in
+// result, in-place rules, bits and errors.
+//
+// All ranks begin theirs in the same order among all operations of the communicator and finish them in any; at most 31
+// operations may follow the oldest unfinished one. Over registered buffers they make progress in Work::poll(); what
+// goes by channels in Work::wait(); both also in any later collective of this communicator that waits. (Another
+// communicator's collectives and messages do not help: finish before you wait there for a rank that may still be
+// finishing here.) Buffers must not be touched between begin and end, the inputs neither.
+#pragma once
+
+#include <any>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "tandem/collective/all_gather.hpp"
+#include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/broadcast.hpp"
+#include "tandem/collective/reduce_scatter.hpp"
+#include "tandem/collective/work.hpp"
+#include "tandem/comm/communicator.hpp"
+#include "tandem/reduce/order.hpp"
+
+namespace tandem {
+
+namespace detail {
+
+/// slice_of over `count` elements, as a value.
+struct EvenSlices {
+  std::size_t count;
+  int ranks;
+  Range operator()(int member) const noexcept { return slice_of(count, ranks, member); }
+};
+
+template <class Order, class T, class E, class Op>
+Work begin_all_reduce(Communicator<T>& comm, std::span<const E> input, std::span<E> output, const Op& op,
+                      const CallOptions& options, CallSite site, std::any kept) {
+  auto& protocol = comm.protocol();
+  protocol.require_usable();
+  require_count(Verb::all_reduce, comm.rank(), "output", output.size(), input.size(), site);
+  require_in_place_or_disjoint<E>(Verb::all_reduce, comm.rank(), output, input, 0, site);
+  const Call call = describe_reduction<E, Order>(Verb::all_reduce, input.size(), Auto::number, op, -1, site);
+  if (comm.size() == 1) {
+    reduce_alone(protocol, call, options, op, input.data(), output.data());
+    return Work();
+  }
+  return begin_work(
+      protocol, call, options,
+      AllReduceSteps<E, Op>{input.data(), output.data(), op, Order::table(input.size(), sizeof(E), comm.size())},
+      std::move(kept));
+}
+
+template <class Order, class T, class E, class Op>
+Work begin_reduce_scatter(Communicator<T>& comm, std::span<const E> input, std::span<E> output, const Op& op,
+                          const CallOptions& options, CallSite site, std::any kept) {
+  auto& protocol = comm.protocol();
+  protocol.require_usable();
+  const Call call = describe_reduction<E, Order>(Verb::reduce_scatter, input.size(), Auto::number, op, -1, site);
+  ReduceScatterSteps<E, Op, EvenSlices> steps{
+      input, output, op, Order::table(input.size(), sizeof(E), comm.size()), {input.size(), comm.size()}};
+  steps.check(call, comm.rank());
+  if (comm.size() == 1) {
+    reduce_alone(protocol, call, options, op, input.data(), output.data());
+    return Work();
+  }
+  return begin_work(protocol, call, options, std::move(steps), std::move(kept));
+}
+
+template <class T, class E>
+Work begin_all_gather(Communicator<T>& comm, std::span<const E> input, std::span<E> output, const CallOptions& options,
+                      CallSite site, std::any kept) {
+  auto& protocol = comm.protocol();
+  protocol.require_usable();
+  const Call call = describe<E>(Verb::all_gather, output.size(), Auto::number, 0, -1, site);
+  AllGatherSteps<E, EvenSlices> steps{input, output, {output.size(), comm.size()}, comm.size(), false};
+  steps.check(call, comm.rank());
+  if (comm.size() == 1) {
+    auto operation = protocol.post(call, options, 0, 0);
+    steps.keep(0);
+    protocol.finish(operation, 0, 0);
+    return Work();
+  }
+  return begin_work(protocol, call, options, std::move(steps), std::move(kept));
+}
+
+template <class T, class E>
+Work begin_broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOptions& options, CallSite site,
+                     std::any kept) {
+  auto& protocol = comm.protocol();
+  protocol.require_usable();
+  require_rank(Verb::broadcast, comm.rank(), "root", root, comm.size(), site);
+  const Call call = describe<E>(Verb::broadcast, data.size(), Auto::number, 0, root, site);
+  if (comm.size() == 1) {
+    auto operation = protocol.post(call, options, 0, 0);
+    protocol.finish(operation, 0, 0);
+    return Work();
+  }
+  return begin_work(protocol, call, options, BroadcastSteps<E>{data, root}, std::move(kept));
+}
+
+}  // namespace detail
+
+/// all_reduce(comm, input, output, op), begun. Bytes this rank moves, for D bytes: Direct 2 (N-1) / N D, when all
+/// ranks' buffers are registered, else Ring 2 D (N-1) / N.
+template <Order Order = GlooRing, ControlTransport T, Element E, class Op>
+Work all_reduce_async(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
+                      const Op& op, const CallOptions& options = {}, CallSite site = CallSite::here()) {
+  return detail::begin_all_reduce<Order, T, E>(comm, input, output, op, options, site, {});
+}
+/// In place: `data` is input and output.
+template <Order Order = GlooRing, ControlTransport T, Element E, class Op>
+Work all_reduce_async(Communicator<T>& comm, std::span<E> data, const Op& op, const CallOptions& options = {},
+                      CallSite site = CallSite::here()) {
+  return detail::begin_all_reduce<Order, T, E>(comm, std::span<const E>(data), data, op, options, site, {});
+}
+
+/// reduce_scatter(comm, input, output, op), begun. Bytes this rank moves, for D bytes in all and a slice of S: Direct
+/// (N-1) S loaded, when all ranks' inputs are registered, else Pairwise D - S sent.
+template <Order Order = GlooRing, ControlTransport T, Element E, class Op>
+Work reduce_scatter_async(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
+                          const Op& op, const CallOptions& options = {}, CallSite site = CallSite::here()) {
+  return detail::begin_reduce_scatter<Order, T, E>(comm, input, output, op, options, site, {});
+}
+
+/// all_gather(comm, input, output), begun. Bytes this rank moves, for D bytes in all and a slice of S: Direct D - S
+/// loaded, when all ranks' inputs are registered, else Ring D less the slice before its own.
+template <ControlTransport T, Element E>
+Work all_gather_async(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
+                      const CallOptions& options = {}, CallSite site = CallSite::here()) {
+  return detail::begin_all_gather<T, E>(comm, input, output, options, site, {});
+}
+
+/// broadcast(comm, data, root), begun. Bytes this rank moves, for D bytes: Direct D loaded by each but root, when
+/// root's buffer is registered, else Ring D sent by each but the last of the chain.
+template <ControlTransport T, Element E>
+Work broadcast_async(Communicator<T>& comm, std::span<E> data, int root, const CallOptions& options = {},
+                     CallSite site = CallSite::here()) {
+  return detail::begin_broadcast<T, E>(comm, data, root, options, site, {});
+}
+
+}  // namespace tandem

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the blocking and the pending form of a collective have in common: how an announced operation is carried out once
+// its way is known. Knows the order of the steps, not what any of them does.
+//
+// A verb's steps are a type with
+//   input_place(protocol), output_place(protocol)   what it announces of this rank's buffers;
+//   staged_bytes()                                  what it would have to stage, the most of all ranks;
+//   is_read(protocol)                               must this rank wait until all have done their part?
+//   direct(protocol, operation)                     its part over registered buffers; bytes moved;
+//   by_channels<Algorithm>(protocol, operation)     all of it by channels; bytes moved;
+//   predicted(protocol, path)                       the bytes by formula.
+#pragma once
+
+#include <concepts>
+#include <cstdlib>
+#include <string>
+
+#include "tandem/collective/algorithm.hpp"
+#include "tandem/collective/detail/checks.hpp"
+#include "tandem/collective/path.hpp"
+#include "tandem/comm/communicator.hpp"
+
+namespace tandem::detail {
+
+template <class Algorithm, class T>
+Path path_for(const Protocol<T>& protocol, Verb verb, std::uint64_t staged_bytes, Registration registration) noexcept {
+  return path_of(verb, {.ranks = protocol.size(),
+                        .forced = Algorithm::number,
+                        .staged_bytes = staged_bytes,
+                        .crowded = protocol.crowded(),
+                        .registration = registration});
+}
+
+/// Direct was forced, and some rank's buffers are not registered: the same answer on all ranks, nothing was moved.
+template <class T>
+[[noreturn]] void refuse_unregistered(Protocol<T>& protocol, Operation& operation) {
+  for (int member = 0; member < protocol.size(); ++member) {
+    const Line& line = protocol.line_of(operation, member);
+    if (line.input == Arena::private_memory || line.output == Arena::private_memory) {
+      protocol.finish(operation, 0, 0);
+      refuse(operation.call.verb, protocol.rank(),
+             "Direct needs registered buffers on all ranks, and rank " + std::to_string(member) +
+                 "'s do not lie in its arena; allocate them from communicator.arena(), or do not force Direct",
+             operation.call.site);
+    }
+  }
+  std::abort();  // unreachable: called only when all_registered() said no
+}
+
+/// All of an operation whose posts were awaited, or need not be (see Protocol::begin).
+template <class Algorithm, class T, class Steps>
+void carry_out(Protocol<T>& protocol, Operation& operation, const Steps& steps) {
+  const Path path =
+      path_for<Algorithm>(protocol, operation.call.verb, steps.staged_bytes(), protocol.registration(operation));
+  if constexpr (T::has_windows && OneOf<Algorithm, Auto, Direct>) {
+    if constexpr (std::same_as<Algorithm, Direct>) {
+      if (!protocol.all_registered(operation)) refuse_unregistered(protocol, operation);
+    }
+    if (path == Path::direct) {
+      const auto moved = steps.direct(protocol, operation);
+      protocol.post_done(operation);
+      if (steps.is_read(protocol)) protocol.await_done(operation);
+      return protocol.finish(operation, steps.predicted(protocol, path), moved);
+    }
+  }
+  if constexpr (!std::same_as<Algorithm, Direct>) {
+    const auto moved = steps.template by_channels<Algorithm>(protocol, operation);
+    protocol.finish(operation, steps.predicted(protocol, path), moved);
+  }
+}
+
+}  // namespace tandem::detail

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which way a collective takes: the one place that has the thresholds, asked by the collectives themselves and by
+// explain(). Decided from what all ranks know alike, so all of them decide alike. Knows no data and no bytes moved.
+#pragma once
+
+#include <cstdint>
+
+#include "tandem/collective/algorithm.hpp"
+#include "tandem/comm/board.hpp"
+#include "tandem/comm/fingerprint.hpp"
+#include "tandem/comm/operation.hpp"
+
+namespace tandem {
+
+enum class Path : std::uint8_t {
+  alone,     ///< one rank: nothing moves
+  line,      ///< in the flag's own cache line; one synchronisation
+  staged,    ///< through the staging beside the flags; one synchronisation
+  direct,    ///< loads from and stores to the peers' registered buffers; two synchronisations
+  ring,      ///< by channels, around the ring (for broadcast a chain)
+  pairwise,  ///< by channels, straight from each rank to those that need it
+  naive,     ///< by channels, everything to everyone
+  message    ///< by channels, from one rank to one other
+};
+
+constexpr const char* name_of(Path path) noexcept {
+  constexpr const char* names[] = {"Alone", "Line", "Staged", "Direct", "Ring", "Pairwise", "Naive", "Message"};
+  return names[static_cast<int>(path)];
+}
+
+/// What the way depends on, beside the verb.
+struct Circumstances {
+  int ranks = 1;
+  std::uint8_t forced = Auto::number;  ///< number of a forced algorithm
+  std::uint64_t staged_bytes = 0;      ///< what a rank would have to stage; the most of all ranks, the same on all
+  bool crowded = false;                ///< ranks outnumber processors
+  bool pending = false;                ///< stays unfinished while others are begun
+  Registration registration = Registration::none;
+};
+
+constexpr Path path_of(Verb verb, const Circumstances& it) noexcept {
+  if (it.ranks == 1) return Path::alone;
+  switch (verb) {
+    case Verb::barrier:
+      return Path::line;
+    case Verb::send:
+    case Verb::recv:
+    case Verb::send_recv:
+      return Path::message;
+    default:
+      break;
+  }
+  switch (it.forced) {
+    case Direct::number:
+      return Path::direct;
+    case Ring::number:
+      return Path::ring;
+    case Pairwise::number:
+      return Path::pairwise;
+    case Naive::number:
+      return Path::naive;
+    default:
+      break;
+  }
+  const bool reduces_to_all = verb == Verb::all_reduce || verb == Verb::all_reduce_coalesced;
+  // Lines and staging are used again before a pending operation is through with them.
+  const bool small = !it.pending && it.staged_bytes <= detail::Block::eager_bytes;
+  if (reduces_to_all) {
+    if (!it.pending && it.staged_bytes <= sizeof(detail::Line::payload)) return Path::line;
+    // Every byte is read by every rank when staged, so registered buffers are better off Direct, unless a second
+    // synchronisation costs more than the copy. Buffers that are copied together were copied already.
+    if (small && (it.crowded || it.registration == Registration::none || verb == Verb::all_reduce_coalesced))
+      return Path::staged;
+  } else if (small) {
+    return Path::staged;
+  }
+  if (it.registration == Registration::all) return Path::direct;
+  const bool goes_round =
+      reduces_to_all || verb == Verb::all_gather || verb == Verb::all_gather_v || verb == Verb::broadcast;
+  return goes_round ? Path::ring : Path::pairwise;
+}
+
+}  // namespace tandem
