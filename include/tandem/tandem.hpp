@@ -5,10 +5,12 @@
 
 #include "tandem/collective/all_gather.hpp"
 #include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/all_reduce_coalesced.hpp"
 #include "tandem/collective/all_to_all.hpp"
 #include "tandem/collective/async.hpp"
 #include "tandem/collective/barrier.hpp"
 #include "tandem/collective/broadcast.hpp"
+#include "tandem/collective/explain.hpp"
 #include "tandem/collective/gather.hpp"
 #include "tandem/collective/reduce.hpp"
 #include "tandem/collective/reduce_scatter.hpp"

@@ -114,7 +114,7 @@ TEST_CASE("C045: a rank is killed with large operations in flight; every one of 
         });
         std::size_t failed = 0;
         for (auto& it : pending) {
-          const auto error = error_of([&] { it.finish(); });
+          const auto error = error_of([&] { it.wait(); });
           if (!error) continue;
           ++failed;
           CHECK(error->peer() == 1);
