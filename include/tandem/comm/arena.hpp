@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,6 +67,9 @@ class Arena {
     const std::lock_guard lock(mutex_);
     extents_.give(static_cast<std::size_t>(static_cast<std::byte*>(pointer) - base_));
   }
+
+  /// The addresses out of which allocate() serves; most of them are not real yet.
+  std::span<std::byte> memory() const noexcept { return {base_ + heap_.begin, heap_.size()}; }
 
   static constexpr std::uint64_t private_memory = ~std::uint64_t{0};
 

@@ -11,6 +11,7 @@
 #include <ATen/ops/clamp_ops.h>
 #include <ATen/ops/linalg_vector_norm_ops.h>
 #include <ATen/ops/stack_ops.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/GradMode.h>
 
 #include <string>
