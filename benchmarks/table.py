@@ -11,8 +11,8 @@ import subprocess
 import sys
 import time
 
-COLLECTIVE_KEYS = ["peer", "verb", "dtype", "ranks", "bytes", "registered", "median_us", "p99_us", "algbw_gbs",
-                   "busbw_gbs", "bound_percent", "wrong", "ratio"]
+COLLECTIVE_KEYS = ["peer", "transport", "verb", "dtype", "ranks", "bytes", "registered", "median_us", "p99_us",
+                   "algbw_gbs", "busbw_gbs", "bound_percent", "wrong", "ratio"]
 STEP_KEYS = ["peer", "model", "parameters", "batch", "ranks", "median_ms", "p99_ms", "exposed_ms", "ratio",
              "weights_differing"]
 
@@ -36,40 +36,45 @@ def table(head, rows):
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
+TRANSPORTS = {"shm": "ShmRing", "tcp": "Tcp"}
+MPIS = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI"}
+OTHERS = {"prototype": "prototype", "gloo": "gloo"}
+
+
 def collectives(rows):
-    """One table per (verb, dtype, ranks): a line per size, registered and unregistered side by side."""
+    """One table per (transport, verb, dtype, ranks): a line per size and kind of buffer, a column per peer."""
     parts = []
     groups = {}
     for row in rows:
-        groups.setdefault((row["verb"], row["dtype"], row["ranks"]), []).append(row)
-    for (verb, dtype, ranks), group in groups.items():
-        find = {(row["bytes"], row["registered"], row["peer"]): row for row in group}
-        kinds = [kind for kind in (True, False) if any(row["registered"] == kind for row in group)]
-        prototype = any(row["peer"] == "prototype" for row in group)
-        head = ["bytes"]
-        for kind in kinds:
-            name = "registered" if kind else "private"
-            head += [f"{name}, us", "p99", "GB/s bus", "gloo, us", "x gloo", "% of bound"]
-            if prototype:
-                head.append("x prototype")
+        groups.setdefault((row["transport"], row["verb"], row["dtype"], row["ranks"]), []).append(row)
+    for (transport, verb, dtype, ranks), group in groups.items():
+        cases = {}
+        for row in group:
+            cases.setdefault((row["bytes"], row["registered"]), {})[row["peer"]] = row
+        here = {row["peer"] for row in group}
+        mpis = {peer: name for peer, name in MPIS.items() if peer in here}
+        others = {peer: name for peer, name in OTHERS.items() if peer in here}
+        kinds = transport == "shm" and verb != "barrier"
+        bound = "copy" in here
+        head = ["bytes"] + ["buffers"] * kinds + ["tandem, us", "p99", "GB/s bus"] + ["% of bound"] * bound
+        head += [f"{name}, us" for name in [*mpis.values(), *others.values()]]
+        head += ["x best MPI"] * bool(mpis) + [f"x {name}" for name in others.values()]
         lines = []
-        for count in sorted({row["bytes"] for row in group}):
-            line = [size(count)]
-            for kind in kinds:
-                own = find.get((count, kind, "tandem"))
-                gloo = find.get((count, kind, "gloo"))
-                yardstick = find.get((count, kind, "prototype"))
-                if own is None:
-                    line += ["-"] * (7 if prototype else 6)
-                    continue
-                line += [number(own["median_us"]), number(own["p99_us"]), number(own["busbw_gbs"]),
-                         number(gloo["median_us"]) if gloo else "-", number(gloo["ratio"]) if gloo else "-",
-                         f"{own['bound_percent']:.0f}"]
-                if prototype:
-                    line.append(number(1 / yardstick["ratio"]) if yardstick and yardstick["ratio"] else "-")
+        for (count, registered), found in sorted(cases.items(), key=lambda case: (case[0][0], not case[0][1])):
+            own = found.get("tandem")
+            if own is None:
+                continue
+            line = [size(count)] + ["arena" if registered else "any"] * kinds
+            line += [number(own["median_us"]), number(own["p99_us"]), number(own["busbw_gbs"])]
+            line += [f"{own['bound_percent']:.0f}"] * bound
+            line += [number(found[peer]["median_us"]) if peer in found else "-" for peer in [*mpis, *others]]
+            if mpis:
+                line.append(number(min((found[peer]["ratio"] for peer in mpis if peer in found), default=0)))
+            line += [number(found[peer]["ratio"]) if peer in found else "-" for peer in others]
             lines.append(line)
         wrong = sum(row["wrong"] for row in group)
-        parts.append(f"**{verb}, {dtype}, {ranks} ranks** (wrong elements: {wrong})\n\n{table(head, lines)}")
+        parts.append(f"**{verb} over {TRANSPORTS[transport]}, {dtype}, {ranks} ranks** (wrong elements: {wrong})\n\n"
+                     f"{table(head, lines)}")
     return parts
 
 
@@ -92,7 +97,7 @@ def steps(rows):
 def summary(rows):
     """What a README has room for: one dtype, 2 ranks, a handful of sizes, fp32 all-reduce."""
     find = {(row["bytes"], row["registered"], row["peer"]): row for row in rows
-            if (row["verb"], row["dtype"], row["ranks"]) == ("all_reduce", "float32", 2)}
+            if (row["transport"], row["verb"], row["dtype"], row["ranks"]) == ("shm", "all_reduce", "float32", 2)}
     lines = []
     for count in (8, 1 << 10, 16 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20):
         found = [find.get((count, kind, peer)) for kind, peer in
@@ -152,8 +157,9 @@ def describe(arguments):
                 break
     with open("/proc/loadavg", encoding="utf-8") as file:
         load_after = file.read().split()[0]
+    versions = "".join(f"{version}; " for version in arguments.peer)
     return (f"{time.strftime('%Y-%m-%d')}; {cpu}, {len(os.sched_getaffinity(0))} processors; Linux {platform.release()}; "
-            f"{(compiler.stdout.splitlines() or ['unknown compiler'])[0]}; libtorch {version}; "
+            f"{(compiler.stdout.splitlines() or ['unknown compiler'])[0]}; libtorch {version}; {versions}"
             f"load {arguments.load_before} before, {load_after} after")
 
 
@@ -163,11 +169,12 @@ def main():
     parser.add_argument("--circumstances", help="file whose text goes below the tables")
     parser.add_argument("--into", action="append", default=[], metavar="PAGE",
                         help="put the tables into this page, between its <!-- begin NAME --> and <!-- end NAME -->: "
-                             "summary, all_reduce, verbs, step")
+                             "summary, all_reduce, verbs, tcp, step")
     parser.add_argument("--check", action="store_true", help="only check keys and results; for tests")
     parser.add_argument("--describe", action="store_true", help="only print the circumstances")
     parser.add_argument("--compiler", default="g++")
     parser.add_argument("--libtorch", default="")
+    parser.add_argument("--peer", action="append", default=[], help="name and version of what else was compared with")
     parser.add_argument("--load-before", default="?")
     arguments = parser.parse_args()
     if arguments.describe:
@@ -196,8 +203,11 @@ def main():
         with open(arguments.circumstances, encoding="utf-8") as file:
             notes = [file.read().strip()]
     if arguments.into:
-        tables = {"summary": summary(calls), "all_reduce": collectives([r for r in calls if r["verb"] == "all_reduce"]),
-                  "verbs": collectives([r for r in calls if r["verb"] != "all_reduce"]),
+        shm = [row for row in calls if row["transport"] == "shm"]
+        tables = {"summary": summary(calls),
+                  "all_reduce": collectives([row for row in shm if row["verb"] == "all_reduce"]),
+                  "verbs": collectives([row for row in shm if row["verb"] != "all_reduce"]),
+                  "tcp": collectives([row for row in calls if row["transport"] == "tcp"]),
                   "step": steps([row for row in rows if "model" in row])}
         for page in arguments.into:
             done = [name for name, parts in tables.items()

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One case of the benchmark (verb, dtype, size, kind of buffer) and the peers that compete in it, timed by turns:
-// a block of calls of one peer, then a block of the next, round after round, so that a machine that drifts drifts
-// for all of them alike. Knows no peer.
+// The peers that compete in a case, timed by turns: a block of calls of one peer, then a block of the next, round after
+// round, so that a machine that drifts drifts for all of them alike. Knows no peer.
 #pragma once
 
 #include <chrono>
@@ -11,44 +10,19 @@
 #include <string>
 #include <vector>
 
+#include "harness/case.hpp"
 #include "harness/pattern.hpp"
 #include "harness/team.hpp"
 
 namespace tandem::bench {
 
-enum class Verb { all_reduce, reduce_scatter, all_gather, broadcast, send, barrier };
+class Host;
 
-constexpr const char* name_of(Verb verb) noexcept {
-  switch (verb) {
-    case Verb::all_reduce:
-      return "all_reduce";
-    case Verb::reduce_scatter:
-      return "reduce_scatter";
-    case Verb::all_gather:
-      return "all_gather";
-    case Verb::broadcast:
-      return "broadcast";
-    case Verb::send:
-      return "send";
-    case Verb::barrier:
-      return "barrier";
-  }
-  return "?";
-}
-
-/// `count` elements are the full, larger buffer of every verb: the input of reduce_scatter, the output of all_gather.
-struct Case {
-  Verb verb = Verb::all_reduce;
-  Dtype dtype = Dtype::float32;
-  std::size_t count = 0;
-  bool registered = false;
-  int ranks = 1;
-
-  std::size_t bytes() const noexcept { return count * size_of(dtype); }
-  std::string name() const {
-    return std::string(name_of(verb)) + "/" + tandem::name_of(dtype) + "/" + std::to_string(bytes()) + "B/N" +
-           std::to_string(ranks) + (registered ? "/registered" : "/unregistered");
-  }
+/// How long a peer's calls take at the least, which decides how many it makes for the same patience.
+enum class Pace {
+  quick,
+  sluggish,  ///< hundreds of microseconds whatever the size
+  glacial    ///< time slices of the kernel: tens of milliseconds
 };
 
 /// One peer in a case, as one rank sees it. `input` is what the rank contributes, `output` where its result lies (of
@@ -58,7 +32,8 @@ struct Entry {
   std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::function<void()> operate;
-  bool sluggish = false;     ///< costs hundreds of microseconds whatever the size: fewer calls for the same patience
+  Host* host = nullptr;  ///< of the guests who run this peer's rounds instead of this process; see visit.hpp
+  Pace pace = Pace::quick;
   bool checked = true;       ///< its result is compared with the right one
   int calls_per_sample = 1;  ///< more than one where a single call is shorter than reading the clock
 };
@@ -80,7 +55,11 @@ struct Plan {
     const auto scaled = [&](int value) { return std::max(1, static_cast<int>(value * patience)); };
     return {std::max(2, scaled(plan.rounds)), scaled(plan.block), scaled(plan.sluggish_block), plan.warm_up};
   }
-  int block_of(const Entry& entry) const noexcept { return entry.sluggish ? sluggish_block : block; }
+  int block_of(const Entry& entry) const noexcept {
+    if (entry.pace == Pace::quick) return block;
+    return entry.pace == Pace::sluggish ? sluggish_block : (sluggish_block + 4) / 5;
+  }
+  int warm_up_of(const Entry& entry) const noexcept { return entry.pace == Pace::glacial ? 1 : warm_up; }
 };
 
 /// Writes what this rank contributes: its slice to all_gather, a full buffer to every other verb.
@@ -114,6 +93,15 @@ std::uint64_t wrong(Pattern<T>& pattern, const Case& which, const Entry& entry, 
     }
     case Verb::broadcast:
       return pattern.wrong(output, 0, which.count, only(0), turn);
+    case Verb::all_to_all: {
+      const std::size_t from = slice_of(which.count, which.ranks, rank).begin;
+      std::uint64_t count = 0;
+      for (int peer = 0; peer < which.ranks; ++peer) {
+        const Range slice = slice_of(which.count, which.ranks, peer);
+        count += pattern.wrong(output + slice.begin, from, slice.size(), only(peer), turn);
+      }
+      return count;
+    }
     case Verb::send:
       return pattern.wrong(output, 0, which.count, only(rank % 2 == 0 ? rank : rank - 1), turn);
     case Verb::barrier:

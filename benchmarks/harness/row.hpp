@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "harness/contest.hpp"
+#include "harness/case.hpp"
 
 namespace tandem::bench {
 
@@ -30,6 +30,7 @@ constexpr double bus_factor(Verb verb, int ranks) noexcept {
       return 2.0 * (n - 1.0) / n;
     case Verb::reduce_scatter:
     case Verb::all_gather:
+    case Verb::all_to_all:
       return (n - 1.0) / n;
     case Verb::broadcast:
     case Verb::send:
@@ -52,6 +53,8 @@ constexpr double least_traffic(Verb verb, int ranks) noexcept {
       return (n + 1.0) / (2.0 * n);  // D read, ND written
     case Verb::broadcast:
       return 0.5;  // D read, (N-1)D written
+    case Verb::all_to_all:
+      return 1.0;  // ND read, ND written
     case Verb::send:
       return 0.5;  // N/2 pairs: each D read, D written
     case Verb::barrier:
@@ -67,6 +70,7 @@ inline void write_row(std::ostream& out, const Row& row) {
   const double bound = least_traffic(row.which.verb, row.which.ranks) * row.copy_us;
   nlohmann::ordered_json line;
   line["peer"] = row.peer;
+  line["transport"] = name_of(row.which.transport);
   line["verb"] = name_of(row.which.verb);
   line["dtype"] = tandem::name_of(row.which.dtype);
   line["ranks"] = row.which.ranks;

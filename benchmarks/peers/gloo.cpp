@@ -57,6 +57,11 @@ std::function<void()> Gloo::operation(const Case& which, std::byte* input, std::
       return [gloo, tensors = std::vector<at::Tensor>{view(input, which.count)}]() mutable {
         gloo->broadcast(tensors)->wait();
       };
+    case Verb::all_to_all:
+      return [gloo, in = view(input, which.count), out = view(output, which.count)]() mutable {
+        std::vector<std::int64_t> alike;  // empty: equal slices
+        gloo->alltoall_base(out, in, alike, alike)->wait();
+      };
     case Verb::send:
       return [gloo, rank, tensors = std::vector<at::Tensor>{view(input, which.count)}]() mutable {
         if (rank % 2 == 0)

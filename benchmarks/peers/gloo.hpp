@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "harness/contest.hpp"
+#include "harness/case.hpp"
 
 namespace tandem::bench {
 

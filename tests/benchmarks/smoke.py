@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Runs a benchmark at 2 and 3 ranks and checks its rows: exact keys, plausible numbers, nothing wrong, all peers there.
+Of the MPIs those whose programs were built must be there; one of them that is killed must end the benchmark.
 
 smoke.py PROGRAM [options of the program]
 """
@@ -8,9 +9,11 @@ smoke.py PROGRAM [options of the program]
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 here = os.path.dirname(os.path.abspath(__file__))
 spec = importlib.util.spec_from_file_location("table", os.path.join(here, "..", "..", "benchmarks", "table.py"))
@@ -25,25 +28,75 @@ def rows_of(program, ranks, options, folder):
         return [json.loads(line) for line in file]
 
 
-def check_collectives(rows, ranks):
+def mpis_beside(program):
+    return {peer for peer in table.MPIS if os.path.exists(mpi_program(program, peer))}
+
+
+def mpi_program(program, peer):
+    return os.path.join(os.path.dirname(program), f"bench_mpi_{peer}")
+
+
+def check_collectives(rows, ranks, mpis):
     cases = {}
     for row in rows:
         assert list(row) == table.COLLECTIVE_KEYS, f"keys are {list(row)}"
         assert row["ranks"] == ranks and row["wrong"] == 0, f"wrong: {row}"
         assert 0 < row["median_us"] <= row["p99_us"] and row["ratio"] > 0, f"times: {row}"
         if row["verb"] != "barrier":
-            assert row["algbw_gbs"] > 0 and row["busbw_gbs"] > 0 and row["bound_percent"] > 0, f"rates: {row}"
-        cases.setdefault((row["verb"], row["dtype"], row["bytes"], row["registered"]), set()).add(row["peer"])
-    verbs = {case[0] for case in cases}
-    expected = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"} | ({"send"} if ranks % 2 == 0 else set())
-    assert verbs == expected, f"verbs are {sorted(verbs)}"
+            assert row["algbw_gbs"] > 0 and row["busbw_gbs"] > 0, f"rates: {row}"
+            assert (row["bound_percent"] > 0) == (row["transport"] == "shm"), f"bound: {row}"
+        case = (row["transport"], row["verb"], row["dtype"], row["bytes"], row["registered"])
+        cases.setdefault(case, set()).add(row["peer"])
+    expected = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier"}
+    expected |= {"send"} if ranks % 2 == 0 else set()
+    for transport in table.TRANSPORTS:
+        verbs = {case[1] for case in cases if case[0] == transport}
+        assert verbs == expected, f"verbs over {transport} are {sorted(verbs)}"
     for case, peers in cases.items():
-        assert {"tandem", "gloo"} <= peers, f"{case} has only {sorted(peers)}"
-        if case[:2] == ("all_reduce", "float32"):
-            assert "prototype" in peers, f"{case} has no prototype"
+        transport, verb, dtype = case[:3]
+        wanted = {"tandem", "gloo"}
+        if transport == "shm":
+            wanted |= {"copy"} if verb != "barrier" else set()
+            wanted |= {"prototype"} if (verb, dtype) == ("all_reduce", "float32") else set()
+            wanted |= mpis if dtype == "float32" or verb not in ("all_reduce", "reduce_scatter") else set()
+        assert peers == wanted, f"{case} has {sorted(peers)}, not {sorted(wanted)}"
 
 
-def check_step(rows, ranks):
+def processes_of(path):
+    found = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{process}/exe") == os.path.realpath(path):
+                found.append(int(process))
+        except OSError:
+            pass  # ended, or somebody else's
+    return found
+
+
+def check_killed_guest(program, peer, folder):
+    """A rank of an MPI is killed in the middle of a run that would last for minutes."""
+    guests = mpi_program(program, peer)
+    path = os.path.join(folder, f"{peer}.json")
+    benchmark = subprocess.Popen([program, "--verbs", "barrier", "--transports", "shm", "--patience", "0.01", "--peers",
+                                  peer, "--json", path, "--benchmark_repetitions=1000000"],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not os.path.exists(path) or os.path.getsize(path) == 0:  # all are there and at work
+            assert time.monotonic() < deadline and benchmark.poll() is None, f"no row with {peer}"
+            time.sleep(0.05)
+        os.kill(processes_of(guests)[-1], signal.SIGKILL)
+        assert benchmark.wait(timeout=60) != 0, f"{peer} was killed, and the benchmark succeeded"
+    finally:
+        benchmark.kill()
+        benchmark.wait()
+    deadline = time.monotonic() + 20
+    while left := processes_of(guests):
+        assert time.monotonic() < deadline, f"left running: {left}"
+        time.sleep(0.1)
+
+
+def check_step(rows, ranks, _):
     cases = {}
     for row in rows:
         assert list(row) == table.STEP_KEYS, f"keys are {list(row)}"
@@ -55,15 +108,21 @@ def check_step(rows, ranks):
 
 def main():
     program, options = sys.argv[1], sys.argv[2:]
+    collectives = program.endswith("collectives")
+    mpis = mpis_beside(program) if collectives else set()
     with tempfile.TemporaryDirectory() as folder:
         for ranks in (2, 3):
             # Another dtype at 3 ranks: each side of the harness once, in half the time.
-            dtype = ["--dtypes", "bfloat16"] if ranks == 3 and program.endswith("collectives") else []
+            dtype = ["--dtypes", "bfloat16" if ranks == 3 else "float32"] if collectives else []
             rows = rows_of(program, ranks, options + dtype, folder)
-            (check_collectives if "verb" in rows[0] else check_step)(rows, ranks)
+            (check_collectives if collectives else check_step)(rows, ranks, mpis)
             path = os.path.join(folder, f"rows{ranks}.json")
             made = subprocess.run([sys.executable, table.__file__, path], check=True, capture_output=True, text=True).stdout
             assert made.count("|") > 20, "no table came out"
+            for peer in mpis:
+                assert table.MPIS[peer] in made, f"{peer} is missing in the table"
+        for peer in sorted(mpis):
+            check_killed_guest(program, peer, folder)
     return 0
 
 

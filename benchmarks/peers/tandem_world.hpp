@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library itself as a peer: its verbs on spans, as a user calls them. Knows no other peer.
+// The library's verbs on spans, as a user calls them, over one transport. Compiled once for each, beside the others.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <utility>
 
-#include "harness/contest.hpp"
+#include "harness/case.hpp"
+#include "peers/tandem.hpp"
 #include "tandem/collective/all_gather.hpp"
 #include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/all_to_all.hpp"
 #include "tandem/collective/barrier.hpp"
 #include "tandem/collective/broadcast.hpp"
 #include "tandem/collective/reduce_scatter.hpp"
@@ -39,6 +42,10 @@ std::function<void()> tandem_operation(Communicator<Transport>& world, const Cas
       };
     case Verb::broadcast:
       return [&world, whole] { broadcast(world, whole, 0); };
+    case Verb::all_to_all:
+      return [&world, whole, result = std::span<T>(out, which.count)] {
+        all_to_all(world, std::span<const T>(whole), result);
+      };
     case Verb::send:
       return [&world, whole] {
         if (world.rank() % 2 == 0)
@@ -51,5 +58,19 @@ std::function<void()> tandem_operation(Communicator<Transport>& world, const Cas
   }
   return {};
 }
+
+template <class Transport>
+class TandemWorld final : public Tandem {
+ public:
+  explicit TandemWorld(Communicator<Transport> world) : world_(std::move(world)) {}
+
+  std::function<void()> operation(const Case& which, std::byte* input, std::byte* output) override {
+    return visit_number(which.dtype, [&]<class T>(T) { return tandem_operation<T>(world_, which, input, output); });
+  }
+  std::byte* allocate(std::size_t bytes) override { return static_cast<std::byte*>(world_.arena()->allocate(bytes)); }
+
+ private:
+  Communicator<Transport> world_;
+};
 
 }  // namespace tandem::bench
