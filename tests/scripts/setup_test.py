@@ -128,9 +128,35 @@ def other_python_torch(place, folder):
     assert "--no-deps torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85" in place.calls()
 
 
+def comparisons(place, folder):
+    """--bench: Debian's MPIs in the one line; on x86-64 Intel's by pip into a folder of its own, and only once."""
+    place.python(libtorch(folder / "python's", "2.11.0"))
+    for mpi in ("openmpi", "mpich"):
+        program(place.bin / f"mpirun.{mpi}", "")
+        program(place.bin / f"mpicc.{mpi}", "exit 1\n")  # as without the header
+    assert "openmpi-bin libopenmpi-dev mpich libmpich-dev" in place.setup("--bench", expected=1)[1]
+    for mpi in ("openmpi", "mpich"):
+        program(place.bin / f"mpicc.{mpi}", "")
+    made = " ".join(f'"$prefix/{name}"' for name in (
+        "include/mpi.h", "lib/libmpi.so.12", "lib/python3.1/site-packages/impi_devel-2021.19.0.dist-info/INSTALLER"))
+    program(place.root / ".venv/bin/python3", f"""[[ $* == "-m pip --version" ]] && exit
+[[ $* == *install* ]] || exit
+echo "$*" >>"{place.log}"
+prefix={str(place.root / ".venv/impi")!r}
+for file in {made}; do mkdir -p "${{file%/*}}" && touch "$file"; done
+mkdir -p "$prefix/bin" && ln -s /bin/true "$prefix/bin/mpiexec.hydra"
+""")
+    output = place.setup("--bench")[0]
+    if os.uname().machine == "x86_64":
+        assert "downloading Intel MPI" in output
+        assert f"--prefix {place.root}/.venv/impi impi-rt==2021.19.0 impi-devel==2021.19.0" in place.calls()
+    assert place.setup("--bench") == ("", "") and place.setup() == ("", "")
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
-    for case in (wrong_arguments, missing_packages, given_libtorch, python_libtorch, other_python_torch):
+    for case in (wrong_arguments, missing_packages, given_libtorch, python_libtorch, other_python_torch,
+                 comparisons):
         with tempfile.TemporaryDirectory() as folder:
             case(Place(root, pathlib.Path(folder)), pathlib.Path(folder))
         print(f"{case.__name__}: ok")
