@@ -193,13 +193,16 @@ int main(int argc, char** argv) {
   close(store);
   Guests guests(options, team);
 
-  int status = tandem::spawn(options.ranks, [&] {
+  tandem::SpawnOptions watch;
+  watch.notice = [](const std::string& what) { std::cerr << "collectives: " << what << '\n'; };
+  const auto rank_main = [&] {
     team.enter(tandem::identity_from_environment().rank);
     Rank self(options, team, prototype, store_file, guests.visitors);
     if (team.rank() == 0) return lead(self, static_cast<int>(arguments.size()), arguments.data());
     follow(self);
     return 0;
-  });
+  };
+  int status = tandem::spawn(options.ranks, rank_main, watch);
   unlink(store_file.c_str());
   if (status == 0 && !guests.finish()) status = 1;
   return status;

@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <type_traits>
 #include <vector>
@@ -33,11 +34,14 @@ constexpr T small_integer(int value) noexcept {
   }
 }
 
-/// visit_dtype but for bool, which has no sums.
+/// visit_dtype but for bool, which has no sums and is in no case.
 template <class F>
-void visit_number(Dtype dtype, F&& f) {
-  visit_dtype(dtype, [&]<class T>(T value) {
-    if constexpr (!std::is_same_v<T, bool>) f(value);
+auto visit_number(Dtype dtype, F&& f) {
+  return visit_dtype(dtype, [&]<class T>(T value) -> std::invoke_result_t<F&, float> {
+    if constexpr (std::is_same_v<T, bool>)
+      std::abort();
+    else
+      return f(value);
   });
 }
 

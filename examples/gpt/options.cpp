@@ -96,7 +96,8 @@ std::variant<Options, std::string> parse(int argument_count, const char* const* 
   app.add_option("--strategy", strategy, "single: one process, without tandem; ddp: data parallel")
       ->check(CLI::IsMember({"single", "ddp"}))
       ->capture_default_str();
-  app.add_option("--transport", options.transport, "what the ranks exchange data over: shm: memory of one host; tcp: sockets")
+  app.add_option("--transport", options.transport,
+                 "what the ranks exchange data over: shm: memory of one host; tcp: sockets")
       ->check(CLI::IsMember({"shm", "tcp"}))
       ->capture_default_str();
   app.add_option("--steps", steps, "optimizer steps (default: 30, 1600 or 5000, by preset)")

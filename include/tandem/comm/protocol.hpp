@@ -312,14 +312,6 @@ class Protocol {
   void show(const void* begin, std::size_t bytes) noexcept {
     endpoint().publish(others_, {static_cast<const std::byte*>(begin), bytes});
   }
-  bool all_reached(const Operation& operation, std::atomic<std::uint64_t> Line::*word) const noexcept {
-    host_->endpoint().progress();
-    for (const Block* block : blocks_) {
-      const Line& line = block->lines[operation.sequence % Block::line_count];
-      if ((line.*word).load(std::memory_order_acquire) < operation.sequence) return false;
-    }
-    return true;
-  }
   Block& own() const noexcept { return *blocks_[static_cast<std::size_t>(rank_)]; }
   Block& block(int member) const noexcept { return *blocks_[static_cast<std::size_t>(member)]; }
 
