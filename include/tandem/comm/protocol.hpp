@@ -74,12 +74,10 @@ class Protocol {
     if (endpoint().forked()) return;
     poison_->mute();
     std::vector<std::pair<int, BlockPlace>> others;
-    std::vector<int> receivers;  // of messages, which travel beside the word that this rank has left
     for (int member = 0; member < size(); ++member) {
-      if (sent_[static_cast<std::size_t>(member)] != 0 && member != rank_) receivers.push_back(endpoint_of(member));
       if (member != rank_) others.emplace_back(endpoint_of(member), places_[static_cast<std::size_t>(member)]);
     }
-    if (!poison_->is_set()) endpoint().deliver_messages(receivers);
+    if (!poison_->is_set()) endpoint().deliver(others_);
     host_->retire(id_, places_[static_cast<std::size_t>(rank_)], std::move(others));
   }
 

@@ -16,6 +16,7 @@ template <class Out>
 concept Lending = requires(Out& out, std::span<const std::byte> memory) {
   out.lend(memory);
   out.keep_loans();
+  out.drained();
 };
 
 /// Sends `bytes`, at most a slot of them, when reserve() gave `slot`.
@@ -31,6 +32,15 @@ void hand_over(Out& out, std::span<std::byte> slot, std::span<const std::byte> b
     out.lend(bytes);
   else
     copy_over(out, slot, bytes);
+}
+/// Has all that was sent left this process? Where it can stay behind, nobody would send it on while the program does
+/// other things, so an operation does not end before.
+template <class Out>
+bool drained(Out& out) noexcept {
+  if constexpr (Lending<Out>)
+    return out.drained();
+  else
+    return true;
 }
 /// From here on the memory that was handed over may change.
 template <class Out>

@@ -84,7 +84,8 @@ concept ControlTransport = Transport<T> &&
   { view.crowded() } -> std::same_as<bool>;  // do ranks outnumber processors? The same answer on all ranks
   endpoint.reserve(range);                   // pages of the own window, before first use
   endpoint.publish(peers, changed);
-  endpoint.deliver_messages(peers);  // waits until what was sent to them on that channel is there: not for ever
+  endpoint.deliver(
+      peers);  // waits until nothing is under way to them that later publications could overtake: not for ever
   endpoint.wake(word);
   endpoint.progress();
   endpoint.sleep(peer, word, std::uint64_t{}, span);

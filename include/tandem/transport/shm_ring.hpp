@@ -157,7 +157,7 @@ class ShmRing {
     return in_process_ || windows_[static_cast<std::size_t>(rank_)]->make_private(span, kept);
   }
   void publish(std::span<const int>, std::span<const std::byte>) noexcept {}  // seen at once
-  void deliver_messages(std::span<const int>) noexcept {}                     // there as soon as they are sent
+  void deliver(std::span<const int>) noexcept {}                              // there as soon as they are sent
   void progress() noexcept {}
   void wake(const std::atomic<std::uint64_t>& word) noexcept {
     if (header(rank_).sleepers.load(std::memory_order_relaxed) != 0) detail::wake_all(word);

@@ -103,10 +103,11 @@ class Tcp {
     for (const int peer : peers) link(peer, Channel::collective).publish(position, changed);
   }
   /// As long as the peers take them, at most 30 s, a second when nobody takes anything.
-  void deliver_messages(std::span<const int> peers) noexcept {
+  void deliver(std::span<const int> peers) noexcept {
     await_delivery([&](auto look) {
       for (const int peer : peers) {
         for (detail::TcpConnection& it : link(peer, Channel::point_to_point).sockets()) look(it);
+        for (detail::TcpConnection& it : link(peer, Channel::collective).sockets().subspan(1)) look(it);
       }
     });
   }

@@ -3,13 +3,18 @@
 // fit its receiver is told, not delivered.
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
+#include <memory>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "support/samples.hpp"
 #include "support/worlds.hpp"
 #include "tandem/collective/all_reduce.hpp"
 #include "tandem/collective/barrier.hpp"
+#include "tandem/collective/broadcast.hpp"
 #include "tandem/collective/send_recv.hpp"
 
 using namespace tandem;
@@ -132,6 +137,28 @@ TEST_CASE("messages of several communicators are received in any order") {
       }
     }
     CHECK(world.ledger().balanced());
+  });
+}
+
+// Over Tcp the last frames stayed with the sender until its next call of the library, however late that was.
+TEST_CASE("what a rank has sent arrives while it does other things") {
+  constexpr std::size_t count = std::size_t{4} << 20;
+  on_threads(2, [got = std::make_shared<std::atomic<int>>(0)](World& world) {
+    const auto wait_for = [&](int number) {
+      const Deadline patience = Deadline::after(std::chrono::seconds(30));
+      while (got->load() < number && !patience.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      CHECK(got->load() == number);
+    };
+    std::vector<float> data(count, 1.0F);
+    for (int turn = 0; turn < 5; ++turn) {
+      if (world.rank() == 0)
+        send(world, std::span<const float>(data), 1);
+      else
+        recv(world, std::span(data), 0);
+      world.rank() == 0 ? wait_for(2 * turn + 1) : void(++*got);
+      broadcast(world, std::span(data), 0);
+      world.rank() == 0 ? wait_for(2 * turn + 2) : void(++*got);
+    }
   });
 }
 

@@ -130,6 +130,9 @@ std::uint64_t move_messages(Protocol<T>& protocol, Operation& operation, Outgoin
   std::uint64_t sent = 0;
   const Debt debt(protocol, out, sent);
 
+  const auto is_sent = [&] {
+    return out.to < 0 || (out.finished() && drained(endpoint.outgoing(protocol.endpoint_of(out.to), channel)));
+  };
   const auto send_some = [&] {
     if (out.finished()) return false;
     auto& to = endpoint.outgoing(protocol.endpoint_of(out.to), channel);
@@ -163,14 +166,15 @@ std::uint64_t move_messages(Protocol<T>& protocol, Operation& operation, Outgoin
   };
   const auto ready = [&] {
     if (!out.finished() && !endpoint.outgoing(protocol.endpoint_of(out.to), channel).reserve().empty()) return true;
+    if (out.finished() && in.finished()) return is_sent();
     return !room().empty() && !endpoint.incoming(protocol.endpoint_of(in.from), channel).peek().empty();
   };
 
   Backoff backoff(protocol.pauses());
-  while (!out.finished() || !in.finished()) {
+  while (!is_sent() || !in.finished()) {
     const bool moved = static_cast<int>(send_some()) + static_cast<int>(receive_some()) != 0;
     // While the other end does not take: it may be sending to this one.
-    if (moved || (!out.finished() && drain(protocol))) {
+    if (moved || (!is_sent() && drain(protocol))) {
       backoff = Backoff(protocol.pauses());
       continue;
     }

@@ -39,7 +39,7 @@ class PairwiseSend {
       if (member != protocol_.rank()) end_loans(channel_to(member));
     }
   }
-  bool finished() const noexcept { return open_ == 0; }
+  bool finished() noexcept { return open_ == 0 && undrained() < 0; }
   /// What has not yet been handed to a member's channel.
   Range left_for(int member) noexcept { return left_[member]; }
   std::uint64_t sent() const noexcept { return sent_; }
@@ -48,7 +48,7 @@ class PairwiseSend {
     for (int member = 0; member < protocol_.size(); ++member) {
       if (!left_[member].empty()) return member;
     }
-    return -1;
+    return undrained();
   }
   /// Every element below this has been handed to the channels of all that are to get it.
   std::size_t sent_below() noexcept {
@@ -79,6 +79,7 @@ class PairwiseSend {
     return moved;
   }
   bool could_advance() noexcept {
+    if (open_ == 0) return undrained() < 0;
     for (int member = 0; member < protocol_.size(); ++member) {
       if (!left_[member].empty() && !channel_to(member).reserve().empty()) return true;
     }
@@ -86,6 +87,12 @@ class PairwiseSend {
   }
 
  private:
+  int undrained() noexcept {
+    for (int member = 0; member < protocol_.size(); ++member) {
+      if (member != protocol_.rank() && !drained(channel_to(member))) return member;
+    }
+    return -1;
+  }
   auto& channel_to(int member) noexcept {
     return protocol_.endpoint().outgoing(protocol_.endpoint_of(member), Channel::collective);
   }

@@ -87,7 +87,7 @@ class RingFlow {
         backoff = Backoff(protocol_.pauses());
         continue;
       }
-      const bool needs_room = may_send_raw() || (step_round_ < rounds_ && !in_.peek().empty());
+      const bool needs_room = moved_all() || may_send_raw() || (step_round_ < rounds_ && !in_.peek().empty());
       protocol_.await_channel(operation_, needs_room ? lower_ : higher_, backoff, [this] { return could_move(); });
     }
     protocol_.require_agreement(operation_);
@@ -106,7 +106,8 @@ class RingFlow {
   Range cut(Range range, std::size_t round) const noexcept {
     return intersect(range, {range.begin + round * round_, range.begin + (round + 1) * round_});
   }
-  bool finished() const noexcept { return raw_round_ >= rounds_ && step_round_ >= rounds_; }
+  bool moved_all() const noexcept { return raw_round_ >= rounds_ && step_round_ >= rounds_; }
+  bool finished() const noexcept { return moved_all() && drained(out_); }
   /// Skips steps that are empty in their round; `at_` is then where the current step goes on.
   void enter_step() {
     while (step_round_ < rounds_) {
@@ -129,6 +130,7 @@ class RingFlow {
   /// Forwards of a round follow its raw part: both ends count on that order.
   bool may_forward() const noexcept { return raw_round_ > step_round_; }
   bool could_move() {
+    if (moved_all()) return drained(out_);
     if (may_send_raw() && (cut(start_, raw_round_).empty() || !out_.reserve().empty())) return true;
     if (step_round_ >= rounds_ || in_.peek().empty()) return false;
     return !steps_[step_].forwards || (may_forward() && !out_.reserve().empty());

@@ -12,7 +12,6 @@
 
 #include "tandem/comm/board.hpp"
 #include "tandem/comm/detail/blame.hpp"
-#include "tandem/comm/fingerprint.hpp"
 #include "tandem/comm/operation.hpp"
 #include "tandem/core/clock.hpp"
 #include "tandem/core/deadline.hpp"
@@ -57,9 +56,8 @@ struct Watch {
       if (health == Health::dead) {
         return Trouble{ErrorKind::dead_peer, other, name(other) + " " + endpoint.ending(endpoint_of(other))};
       }
-      const bool left = health == Health::left || (flags_tell_all(operation.call.verb) &&
-                                                   block(other).generation.load(std::memory_order_acquire) !=
-                                                       places[at(other)].generation);  // only this communicator
+      const bool left = health == Health::left || block(other).generation.load(std::memory_order_acquire) !=
+                                                      places[at(other)].generation;  // only this communicator
       if (left && other == member && !ready()) {
         return Trouble{ErrorKind::dead_peer, other, "rank " + std::to_string(other) + " left the communicator"};
       }
@@ -80,11 +78,6 @@ struct Watch {
   }
 
  private:
-  /// Is all that a rank has sent here once its flags say that it let go of this communicator? Not its messages where
-  /// they travel apart from the flags: those may still be under way until it has left altogether.
-  static bool flags_tell_all(Verb verb) noexcept {
-    return T::has_windows || (verb != Verb::recv && verb != Verb::send_recv);
-  }
   static std::size_t at(int member) noexcept { return static_cast<std::size_t>(member); }
   Block& block(int member) const noexcept { return *blocks[at(member)]; }
   int endpoint_of(int member) const noexcept { return members[at(member)]; }

@@ -68,6 +68,11 @@ class TcpConnection {
       it.payload = it.bytes.data();
     }
   }
+  /// Has the kernel taken all frames of the stream?
+  bool drained() noexcept {
+    if (waiting_ != 0) flush();
+    return waiting_ == 0 || broken();
+  }
   /// What lies at `position` of this rank's control memory is now `bytes`. Goes with the next flush.
   void publish(std::uint64_t position, std::span<const std::byte> bytes) noexcept {
     if (broken()) return;

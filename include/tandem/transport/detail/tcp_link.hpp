@@ -43,6 +43,11 @@ class TcpLink {
   void keep_loans() noexcept {
     for (TcpConnection& it : sockets_) it.keep_loans();
   }
+  bool drained() noexcept {
+    bool all = true;
+    for (TcpConnection& it : sockets_) all = it.drained() && all;
+    return all;
+  }
   void publish(std::uint64_t position, std::span<const std::byte> bytes) noexcept {
     sockets_[0].publish(position, bytes);
   }
