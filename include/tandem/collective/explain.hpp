@@ -10,10 +10,10 @@
 
 #include "tandem/collective/algorithm.hpp"
 #include "tandem/collective/detail/checks.hpp"
-#include "tandem/collective/detail/message_flow.hpp"
 #include "tandem/collective/path.hpp"
 #include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
+#include "tandem/comm/envelope.hpp"
 #include "tandem/core/bytes.hpp"
 #include "tandem/reduce/order.hpp"
 

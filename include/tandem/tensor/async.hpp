@@ -52,8 +52,8 @@ Work reduce_scatter_async(Communicator<T>& comm, const at::Tensor& in, const at:
 template <class T>
 Work all_gather_async(Communicator<T>& comm, const at::Tensor& in, const at::Tensor& out, CallOptions options = {},
                       CallSite site = CallSite::here()) {
-  const TensorView from = view_of(in, "all_gather", "the input", ElementUse::moved);
-  const TensorView to = writable_view_of(out, "all_gather", "the output", ElementUse::moved);
+  const TensorView from = view_of(in, "all_gather", "the input");
+  const TensorView to = writable_view_of(out, "all_gather", "the output");
   detail::check_same_dtype(from, to, "all_gather");
   Work work;
   visit_dtype(from.dtype, [&](auto element) {
@@ -68,8 +68,8 @@ Work all_gather_async(Communicator<T>& comm, const at::Tensor& in, const at::Ten
 template <class T>
 Work broadcast_async(Communicator<T>& comm, const at::Tensor& tensor, int root, CallOptions options = {},
                      CallSite site = CallSite::here()) {
-  const TensorView view = comm.rank() == root ? view_of(tensor, "broadcast", "the tensor", ElementUse::moved)
-                                              : writable_view_of(tensor, "broadcast", "the tensor", ElementUse::moved);
+  const TensorView view = comm.rank() == root ? view_of(tensor, "broadcast", "the tensor")
+                                              : writable_view_of(tensor, "broadcast", "the tensor");
   Work work;
   visit_dtype(view.dtype, [&](auto element) {
     using E = decltype(element);
