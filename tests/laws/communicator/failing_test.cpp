@@ -3,10 +3,13 @@
 // and how far a failure reaches among communicators that were split from one another.
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/collective_laws.hpp"
@@ -224,6 +227,38 @@ TEST_CASE("C044: a rank that does not come is named at the deadline, which can b
 }
 
 // An exception unwinds a rank's communicator while the others wait.
+namespace {
+
+/// A sum that stands still while it is told to.
+struct Standing {
+  const std::atomic<bool>* still;
+  float operator()(float input, float sum) const {
+    while (still != nullptr && still->load()) std::this_thread::sleep_for(1ms);
+    return input + sum;
+  }
+};
+
+}  // namespace
+
+// It took "nothing is left to send" for "go on", and never looked at the clock.
+TEST_CASE("a rank that has sent all that it has still reaches its deadline") {
+  on_threads(2, [still = std::make_shared<std::atomic<bool>>(true)](World& world) {
+    std::vector<float> data(80000, 1.0F);  // less than the channel holds
+    const auto turn = [&](CallOptions options) {
+      all_reduce<Naive>(world, std::span(data), Standing{world.rank() == 1 ? still.get() : nullptr}, options);
+    };
+    if (world.rank() == 0) {
+      const auto error = error_of([&] { turn({.timeout = 300ms}); });
+      still->store(false);
+      REQUIRE(error);
+      CHECK(error->kind() == ErrorKind::timeout);
+      CHECK(error->peer() == 1);
+    } else {
+      error_of([&] { turn({}); });  // it may have had all it needs
+    }
+  });
+}
+
 TEST_CASE("C048 C052: a rank that leaves is named at once") {
   for (const int ranks : {2, 3, 5}) {
     for (int leaving = 0; leaving < ranks; ++leaving) {

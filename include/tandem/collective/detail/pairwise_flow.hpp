@@ -79,7 +79,6 @@ class PairwiseSend {
     return moved;
   }
   bool could_advance() noexcept {
-    if (open_ == 0) return undrained() < 0;
     for (int member = 0; member < protocol_.size(); ++member) {
       if (!left_[member].empty() && !channel_to(member).reserve().empty()) return true;
     }
@@ -166,8 +165,10 @@ std::uint64_t exchange_and_fold(Protocol<T>& protocol, Operation& operation, con
       continue;
     }
     const int blamed = at < owned.end && missing >= 0 ? missing : sending.waiting_for();
-    protocol.await_channel(operation, blamed, backoff,
-                           [&] { return sending.could_advance() || (at < owned.end && arrived() > 0); });
+    protocol.await_channel(operation, blamed, backoff, [&] {
+      if (at == owned.end && sending.finished()) return true;
+      return sending.could_advance() || (at < owned.end && arrived() > 0);
+    });
   }
   protocol.require_agreement(operation);
   return sending.sent();
@@ -223,7 +224,7 @@ std::uint64_t exchange_and_copy(Protocol<T>& protocol, Operation& operation, con
       continue;
     }
     protocol.await_channel(operation, blamed(), backoff, [&] {
-      if (sending.could_advance()) return true;
+      if (sending.could_advance() || (open == 0 && sending.finished())) return true;
       for (int member = 0; member < protocol.size(); ++member) {
         if (most(member) != 0 && !arrived_from<T, E>(protocol, operation, member, 1).empty()) return true;
       }
