@@ -127,13 +127,14 @@ function(tandem_test name)
   if(arg_RANKS)
     foreach(ranks IN LISTS arg_RANKS)
       add_test(NAME ${name}.n${ranks} COMMAND ${name})
-      # Ranks that share cores are timed and killed on purpose: two such tests side by side would disturb each other.
-      set(processors 1)
+      # Ranks that share cores are timed and killed on purpose: two such tests side by side would disturb each other. They
+      # mostly wait, so tests that only compile may run beside them.
+      set(lock "")
       if(ranks GREATER 1)
-        set(processors 2)
+        set(lock RESOURCE_LOCK ranks)
       endif()
       set_tests_properties(${name}.n${ranks} PROPERTIES
-        ENVIRONMENT "TANDEM_TEST_RANKS=${ranks}" PROCESSORS ${processors}
+        ENVIRONMENT "TANDEM_TEST_RANKS=${ranks}" ${lock}
         TIMEOUT ${arg_TIMEOUT} LABELS "${speed};ranks;${arg_LABELS}")
     endforeach()
   else()

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "support/collective_laws.hpp"
+#include "support/errors.hpp"
 #include "tandem/collective/async.hpp"
 #include "tandem/collective/send_recv.hpp"
 
@@ -21,20 +22,6 @@ using namespace tandem::test;
 using namespace std::chrono_literals;
 
 namespace {
-
-bool says(const Error& error, const std::string& text) {
-  return std::string(error.what()).find(text) != std::string::npos;
-}
-
-template <class Call>
-std::optional<Error> error_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  return std::nullopt;
-}
 
 /// Each rank calls something else; all of them must be told of a mismatch, with the words given and both call sites.
 void must_not_match(int ranks, const std::function<void(World&, std::span<float>)>& call,

@@ -11,6 +11,7 @@
 #include <memory>
 #include <thread>
 
+#include "support/errors.hpp"
 #include "support/ranks.hpp"
 #include "support/shared_page.hpp"
 #include "support/traffic.hpp"
@@ -20,19 +21,6 @@ using namespace tandem::test;
 using namespace std::chrono_literals;
 
 namespace {
-
-template <class Call>
-std::optional<Error> error_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  return std::nullopt;
-}
-bool says(const Error& error, const std::string& text) {
-  return std::string(error.what()).find(text) != std::string::npos;
-}
 
 int wait_for(::pid_t child, std::chrono::seconds limit) {
   const Deadline patience = Deadline::after(limit);

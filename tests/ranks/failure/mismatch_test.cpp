@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "support/errors.hpp"
 #include "support/ranks.hpp"
 #include "support/samples.hpp"
 #include "support/traffic.hpp"
@@ -21,19 +22,6 @@ namespace {
 
 constexpr CallSite here{"here.cpp", "train", 11};
 constexpr CallSite there{"there.cpp", "evaluate", 22};
-
-template <class Call>
-std::optional<Error> error_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  return std::nullopt;
-}
-bool says(const Error& error, const std::string& text) {
-  return std::string(error.what()).find(text) != std::string::npos;
-}
 
 /// Eight bytes for each of `count` elements, seen as elements of any type.
 class Data {
@@ -61,6 +49,13 @@ class Data {
   std::vector<std::uint64_t> own_;
   std::byte* memory_;
   std::vector<std::byte> before_;
+};
+
+/// An order of a user's own: one chunk, from the last rank down.
+struct Descending {
+  static constexpr ChunkTable table(std::size_t count, std::size_t, int ranks) noexcept {
+    return {count, count, ranks};
+  }
 };
 
 struct Mismatch {
@@ -92,6 +87,15 @@ const std::vector<Mismatch>& mismatches() {
              : all_reduce(world, data.as<float>(), Sum{}, usual, site);
        },
        {"the reduction", "Sum", "Max"}},
+      {[=](World& world, const Data& data, bool odd, CallSite site) {
+         all_reduce(world, data.as<float>(), PreMulSum{odd ? 0.25 : 0.5}, usual, site);
+       },
+       {"the factor of PreMulSum is ", "0.25", "0.5", "with the factor "}},
+      {[=](World& world, const Data& data, bool odd, CallSite site) {
+         odd ? all_reduce<Auto, Descending>(world, data.as<float>(), Sum{}, usual, site)
+             : all_reduce(world, data.as<float>(), Sum{}, usual, site);
+       },
+       {"the order of addition is ", "GlooRing on rank ", "a user's own (number "}},
       {[=](World& world, const Data& data, bool odd, CallSite site) {
          const auto all = data.as<float>();
          all_reduce(world, all.first(all.size() - (odd ? 1 : 0)), Sum{}, usual, site);
@@ -241,5 +245,59 @@ TEST_CASE("a collective that is called in different communicators ends at the de
     CHECK(says(*error, (rank == 0 ? here : there).text()));
     CHECK((error->peer() != rank || says(*error, "gave up")));
     CHECK(data == std::vector<float>(8, static_cast<float>(rank)));
+  });
+}
+
+TEST_CASE("C002: an input that overlaps the output at a shift is refused, and the others do not wait for ever") {
+  const int count = ranks();
+  on_ranks(count, [&](int rank) {
+    World world = join<TestTransport>();
+    const auto each = std::size_t{100};
+    std::vector<float> whole(each * static_cast<std::size_t>(count) + 1, 0.0F);
+    const std::span<float> output(whole.data(), whole.size() - 1);
+    const std::size_t own = each * static_cast<std::size_t>(rank);
+    std::fill_n(whole.begin() + static_cast<std::ptrdiff_t>(own), each, static_cast<float>(rank + 1));
+    all_gather(world, output.subspan(own, each), output);  // its own place is no overlap
+    for (std::size_t i = 0; i < output.size(); ++i) CHECK(output[i] == static_cast<float>(i / each + 1));
+
+    if (rank == 0) {
+      const auto error =
+          error_of([&] { all_gather(world, std::span<const float>(whole).subspan(own + 1, each), output); });
+      REQUIRE(error);
+      CHECK(error->kind() == ErrorKind::argument);
+      CHECK(says(*error, "input and output overlap"));
+      CHECK_FALSE(world.poisoned());
+      return;  // and leaves
+    }
+    const auto started = Clock::now();
+    const auto error = error_of([&] { all_gather(world, output.subspan(own, each), output); });
+    REQUIRE(error);
+    CHECK(error->peer() == 0);
+    CHECK(Clock::now() - started < 10s);
+  });
+}
+
+TEST_CASE("C017: all_gather of unequal lengths names the lengths on every rank; all_gather_v takes them") {
+  const int count = ranks();
+  if (count != 3) return;
+  const std::vector<std::size_t> lengths{3, 4, 3};
+  on_ranks(count, [&](int rank) {
+    const std::size_t length = lengths[static_cast<std::size_t>(rank)];
+    std::vector<std::int32_t> mine(length, rank);
+    std::vector<std::int32_t> whole(10, -1);
+    {
+      World world = join<TestTransport>();
+      all_gather_v(world, mine, std::span(whole), lengths);
+      CHECK(whole == std::vector<std::int32_t>{0, 0, 0, 1, 1, 1, 1, 2, 2, 2});
+      std::vector<std::int32_t> equal(3 * length, -1);
+      const auto error = error_of([&] { all_gather(world, mine, std::span(equal)); });
+      REQUIRE(error);
+      CAPTURE(std::string(error->what()));
+      CHECK(error->kind() == ErrorKind::mismatch);
+      CHECK(says(*error, "the number of elements is "));
+      CHECK(says(*error, "9 on rank "));
+      CHECK(says(*error, "12 on rank 1"));
+      CHECK(equal == std::vector<std::int32_t>(3 * length, -1));
+    }
   });
 }

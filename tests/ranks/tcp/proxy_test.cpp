@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ranks/tcp/meeting.hpp"
+#include "support/errors.hpp"
 #include "support/ranks.hpp"
 #include "support/shared_page.hpp"
 #include "support/worlds.hpp"
@@ -87,9 +88,6 @@ Error rounds_until_error(World& world) {
   } catch (const Error& error) {
     return error;
   }
-}
-bool says(const Error& error, const std::string& text) {
-  return std::string(error.what()).find(text) != std::string::npos;
 }
 std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
 
