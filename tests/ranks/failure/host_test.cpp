@@ -9,12 +9,14 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
 #include <string>
 
+#include "support/errors.hpp"
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
 #include "support/samples.hpp"
@@ -184,6 +186,64 @@ TEST_CASE("an arena that is larger than the address space is refused by name, on
 }
 
 #if !defined(TANDEM_TEST_TRANSPORT_TCP)
+namespace {
+
+/// A control group around this process with a limit of memory, gone with this object; to be joined by processes.
+class LimitedGroup {
+ public:
+  explicit LimitedGroup(std::size_t bytes) {
+    for (const auto& parent : detail::memory_groups()) {
+      folder_ = parent.folder + "/tandem_test_" + std::to_string(::getpid());
+      std::ofstream(parent.folder + "/cgroup.subtree_control") << "+memory";  // where there is such a file
+      if (::mkdir(folder_.c_str(), 0755) != 0) continue;
+      std::ofstream limit(folder_ + "/" + parent.limit);
+      if (limit << bytes << std::flush) return;
+      ::rmdir(folder_.c_str());
+    }
+    folder_.clear();
+  }
+  LimitedGroup(const LimitedGroup&) = delete;
+  LimitedGroup& operator=(const LimitedGroup&) = delete;
+  ~LimitedGroup() {
+    if (!folder_.empty()) ::rmdir(folder_.c_str());
+  }
+  bool exists() const { return !folder_.empty(); }
+  bool join() const {
+    std::ofstream members(folder_ + "/cgroup.procs");
+    return static_cast<bool>(members << ::getpid() << std::flush);
+  }
+
+ private:
+  std::string folder_;
+};
+
+}  // namespace
+
+// The kernel charges a memfd's pages to the group, and kills whoever goes beyond its limit.
+TEST_CASE("a container's limit of memory is an error before the first touch, not SIGKILL") {
+  if (!TestTransport::has_windows) return;
+  const LimitedGroup group(std::size_t{256} << 20);
+  if (!group.exists()) {
+    MESSAGE("not tried here: no right to make a control group");
+    return;
+  }
+  on_ranks(2, [&](int rank) {
+    if (rank == 1) REQUIRE(group.join());
+    JoinOptions options;
+    options.arena_bytes = std::size_t{2} << 30;
+    World world = join<TestTransport>(options);
+    if (rank == 1) {
+      const auto error = error_of([&] { ArenaArray<char>(world.arena(), std::size_t{1} << 30); });
+      REQUIRE(error);
+      CAPTURE(error->what());
+      CHECK(error->kind() == ErrorKind::system);
+      CHECK(says(*error, "no memory for another 1.00 GiB"));
+      CHECK(says(*error, "control group (container) of this process may take"));
+    }
+    work_in(world);  // the arena goes on with what there is
+  });
+}
+
 // A memfd beyond that limit would be answered with SIGXFSZ.
 TEST_CASE("a limit of file sizes is an error that names it, not a signal") {
   on_ranks(2, [](int) {

@@ -11,6 +11,7 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "tandem/core/bytes.hpp"
 #include "tandem/core/error.hpp"
 #include "tandem/transport/detail/descriptor.hpp"
+#include "tandem/transport/detail/memory_limit.hpp"
 
 namespace tandem::detail {
 
@@ -78,6 +80,14 @@ class Window {
 
   /// Makes the pages of `range` real, so that touching them can never fail. Throws Error(system) when memory is short.
   void reserve(Range range) {
+    constexpr std::uint64_t kept = std::uint64_t{2} << 20;  // page tables are charged too
+    const std::uint64_t left = memory_left_in_groups();
+    if (left < kept || range.size() > left - kept) {
+      throw system_failure("no memory for another " + format_bytes(range.size()) +
+                               " of shared memory: the control group (container) of this process may take " +
+                               format_bytes(left) + " more",
+                           ENOMEM);
+    }
     int fault = 0;
     do {
       fault = ::posix_fallocate(memory_.get(), static_cast<off_t>(range.begin), static_cast<off_t>(range.size()));
