@@ -86,6 +86,7 @@ void send_recv(Communicator<T>& comm, std::type_identity_t<std::span<const E>> d
     return protocol.finish(operation, 0, 0);
   }
   const std::uint64_t taken = ++protocol.taken_from(from);
+  auto receiving = protocol.message(detail::describe<E>(Verb::recv, data_in.size(), 0, 0, from, site), options, taken);
   auto operation = protocol.message(call, options, ++protocol.sent_to(to));
   const Call sent = detail::describe<E>(Verb::send, data_out.size(), 0, 0, to, site);
   const Call expected = detail::describe<E>(Verb::send, data_in.size(), 0, 0, rank, site);
@@ -93,9 +94,10 @@ void send_recv(Communicator<T>& comm, std::type_identity_t<std::span<const E>> d
   detail::Envelope header_in{};
   const auto moved = detail::move_messages(
       protocol, operation, {to, std::as_bytes(std::span(&header_out, 1)), std::as_bytes(data_out)},
-      {from, std::as_writable_bytes(std::span(&header_in, 1)), std::as_writable_bytes(data_in)},
+      {from, std::as_writable_bytes(std::span(&header_in, 1)), std::as_writable_bytes(data_in), &receiving},
       [&] { detail::require_expected(protocol, operation, expected, taken, from, header_in); },
       data_in.data() == data_out.data());
+  protocol.finish_half(receiving);
   protocol.finish(operation, sizeof header_out + sent.bytes(), moved);
 }
 

@@ -222,11 +222,17 @@ class Protocol {
 
   /// Closes the books on an operation that succeeded.
   void finish(Operation& operation, std::uint64_t predicted, std::uint64_t measured) noexcept {
-    operation.close();
-    recorder_.finish(operation.ticket);
+    finish_half(operation);
     ++ledger_.operations;
     ledger_.predicted += predicted;
     ledger_.measured += measured;
+  }
+
+  /// Of an operation that the flight recorder has as two, the half that is not in the books.
+  void half_waits(const Operation& half, int member) noexcept { recorder_.waits(half.ticket, member); }
+  void finish_half(Operation& half) noexcept {
+    half.close();
+    recorder_.finish(half.ticket);
   }
 
   // --- small messages -------------------------------------------------------------------------------------------

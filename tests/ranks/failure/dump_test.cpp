@@ -151,6 +151,26 @@ TEST_CASE("a message that nobody sends is named") {
   });
 }
 
+TEST_CASE("of an exchange, what does not come is named") {
+  const Dumps dumps;
+  SharedPage notes;
+  on_ranks(2, [&](int rank) {
+    notes->process[rank] = ::getpid();
+    World world = join<TestTransport>(dumps.options());
+    barrier(world);
+    const std::vector<float> out(3, 1.0F);
+    std::vector<float> in(3);
+    if (rank == 1) {
+      const auto verdict = dumps.ask(notes, 2);
+      CAPTURE(verdict.text);
+      CHECK(verdict.says("rank 0 waits in message 1 with rank 1, recv of 3 float32, called from "));
+      CHECK(verdict.says("rank 1 has not sent it, its last to rank 0 is none"));
+    }
+    send_recv(world, std::span<const float>(out), 1 - rank, std::span(in), 1 - rank);
+    for (const Record& record : world.record()) CHECK(record.progress == Progress::finished);
+  });
+}
+
 TEST_CASE("a rank that calls another verb is named, with both calls") {
   const Dumps dumps;
   SharedPage notes;

@@ -81,6 +81,7 @@ struct Incoming {
   int from = -1;
   std::span<std::byte> header{};
   std::span<std::byte> data{};
+  const Operation* half = nullptr;  ///< of an exchange: the receiving half, for the flight recorder
   bool finished() const noexcept { return header.empty() && data.empty(); }
 };
 
@@ -178,6 +179,7 @@ std::uint64_t move_messages(Protocol<T>& protocol, Operation& operation, Outgoin
       backoff = Backoff(protocol.pauses());
       continue;
     }
+    if (in.half != nullptr && !in.finished()) protocol.half_waits(*in.half, in.from);
     protocol.await_channel(operation, room().empty() ? out.to : in.from, backoff, ready);
   }
   return sent;
