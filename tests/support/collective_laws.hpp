@@ -23,6 +23,7 @@
 #include "tandem/collective/barrier.hpp"
 #include "tandem/collective/broadcast.hpp"
 #include "tandem/collective/reduce_scatter.hpp"
+#include "tandem/core/processors.hpp"
 
 namespace tandem::test {
 
@@ -97,6 +98,14 @@ void check_refused(const World& world, const std::string& what, Call call) {
   if (world.poisoned()) FAIL_CHECK(what << "a refusal poisoned the communicator");
 }
 
+/// How Auto goes by channels, as documented, when a rank gives `bytes`.
+enum class Way { ring, pairwise, naive };
+inline Way auto_way(std::uint64_t bytes, int ranks, bool may_be_naive, bool may_be_pairwise) {
+  if (TestTransport::has_windows) return Way::ring;
+  if (may_be_naive && bytes * static_cast<std::uint64_t>(ranks - 1) <= 65536) return Way::naive;
+  return may_be_pairwise && ranks > 2 && bytes <= 524288 ? Way::pairwise : Way::ring;
+}
+
 /// Every rank's input, and what all of them must get.
 template <class E, class Op>
 struct Case {
@@ -124,13 +133,16 @@ std::optional<std::uint64_t> all_reduce_bytes(const World& world, std::size_t co
                              gloo_chunk_bytes(count, element_bytes, ranks, (rank + ranks - 1) % ranks);
   if constexpr (std::same_as<Algorithm, Naive>) return (ranks - 1) * bytes;
   if constexpr (std::same_as<Algorithm, Ring>) return ring;
-  if constexpr (std::same_as<Algorithm, Pairwise>) return bytes - owned + (ranks - 1) * owned;
+  const std::uint64_t pairwise = bytes - owned + (ranks - 1) * owned;
+  if constexpr (std::same_as<Algorithm, Pairwise>) return pairwise;
   if constexpr (std::same_as<Algorithm, Direct>) return 2 * (ranks - 1) * owned;
   if (bytes <= 8) return (ranks - 1) * bytes;
   if (bytes <= 8192 && seen(how) != Registered::on_last_rank && seen(how) != Registered::everywhere)
     return (ranks - 1) * bytes;
   if (bytes <= 8192) return std::nullopt;
-  return seen(how) == Registered::everywhere ? 2 * (ranks - 1) * owned : ring;
+  if (seen(how) == Registered::everywhere) return 2 * (ranks - 1) * owned;
+  const Way way = auto_way(bytes, world.size(), true, true);
+  return way == Way::naive ? (ranks - 1) * bytes : way == Way::pairwise ? pairwise : ring;
 }
 
 template <class Algorithm, class E, class Op>
@@ -237,12 +249,20 @@ void broadcast_law(World& world, const std::vector<E>& data, int root, How how) 
   const bool is_root = world.rank() == root;
   const bool loads =
       std::same_as<Algorithm, Direct> || (std::same_as<Algorithm, Auto> && (bytes <= 8192 || root_registered));
+  std::uint64_t stored = 0;  // by root: the first N-th, in pairs of cache lines
+  const bool staged = std::same_as<Algorithm, Auto> && bytes <= 8192;
+  if (!staged && seen(how) == Registered::everywhere && world.size() <= allowed_processors()) {
+    const std::size_t grain = 128 / sizeof(E);
+    const std::size_t first = cut((data.size() + grain - 1) / grain, world.size(), 0).size() * grain;
+    stored = std::min(first, data.size()) * sizeof(E);
+  }
   if (world.size() == 1)
     bytes = 0;
-  else if (std::same_as<Algorithm, Naive>)
+  else if (std::same_as<Algorithm, Naive> ||
+           (std::same_as<Algorithm, Auto> && !loads && auto_way(bytes, world.size(), true, false) == Way::naive))
     bytes *= is_root ? static_cast<std::uint64_t>(world.size() - 1) : 0;
   else if (loads)
-    bytes = is_root ? 0 : bytes;
+    bytes = is_root ? stored * static_cast<std::uint64_t>(world.size() - 1) : bytes - stored;
   else
     bytes = world.rank() == (root + 1) % world.size() ? 0 : bytes;
   check_ledger(world, before, bytes, what);

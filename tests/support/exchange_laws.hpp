@@ -111,10 +111,12 @@ void all_gather_v_law(World& world, const std::vector<std::size_t>& counts, How 
   const std::vector<E> own = part(whole, ranges[rank]);
   const std::size_t before = counts[(rank + counts.size() - 1) % counts.size()];
   const std::size_t longest = *std::max_element(counts.begin(), counts.end());
+  const std::size_t sent = auto_way(longest * sizeof(E), world.size(), false, true) == Way::pairwise
+                               ? own.size() * (counts.size() - 1)
+                               : whole.size() - before;
   exchange_law(world, describe(world, "all_gather_v", "Auto", whole.size(), sizeof(E), how), how, own, whole,
                ranges[rank].begin,
-               moved_bytes(world, how, longest * sizeof(E), (whole.size() - own.size()) * sizeof(E),
-                           (whole.size() - before) * sizeof(E)),
+               moved_bytes(world, how, longest * sizeof(E), (whole.size() - own.size()) * sizeof(E), sent * sizeof(E)),
                [&](std::span<const E> in, std::span<E> out) { all_gather_v(world, in, out, counts); });
 }
 

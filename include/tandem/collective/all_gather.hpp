@@ -58,7 +58,7 @@ struct AllGatherSteps {
     return 0;
   }
   template <class T>
-  bool is_read(const Protocol<T>&) const noexcept {
+  bool waits(const Protocol<T>&, const Operation&) const noexcept {
     return true;
   }
   /// What this rank gives itself; done when all ranks agree.
@@ -95,7 +95,7 @@ struct AllGatherSteps {
     return sent;
   }
   template <class T>
-  std::uint64_t predicted(const Protocol<T>& protocol, Path path) const noexcept {
+  std::uint64_t predicted(const Protocol<T>& protocol, const Operation&, Path path) const noexcept {
     const std::uint64_t before = slice((protocol.rank() + ranks - 1) % ranks).size() * sizeof(E);
     return predict::all_gather(path, output.size_bytes(), input.size_bytes(), before, ranks);
   }
@@ -124,7 +124,7 @@ void all_gather_slices(Communicator<T>& comm, const Call& call, const CallOption
       const auto moved = steps.load(protocol, [&](int member) { return protocol.staging().of(member); });
       for (int member = 0; member < comm.size(); ++member)
         protocol.staging().release(member, slice(member).size() * sizeof(E));
-      return protocol.finish(operation, steps.predicted(protocol, Path::staged), moved);
+      return protocol.finish(operation, steps.predicted(protocol, operation, Path::staged), moved);
     }
   }
   auto operation = protocol.post(call, options, steps.input_place(protocol), steps.output_place(protocol));

@@ -40,7 +40,7 @@ struct AllReduceSteps {
     return protocol.place_of(output, staged_bytes());
   }
   template <class T>
-  bool is_read(const Protocol<T>&) const noexcept {
+  bool waits(const Protocol<T>&, const Operation&) const noexcept {
     return true;
   }
   template <class T>
@@ -57,7 +57,7 @@ struct AllReduceSteps {
       return all_reduce_by_ring(protocol, operation, op, table, input, output);
   }
   template <class T>
-  std::uint64_t predicted(const Protocol<T>& protocol, Path path) const noexcept {
+  std::uint64_t predicted(const Protocol<T>& protocol, const Operation&, Path path) const noexcept {
     return predict::all_reduce(path, table, sizeof(E), protocol.rank());
   }
 };
@@ -88,7 +88,7 @@ void all_reduce_as(Protocol<T>& protocol, const Call& call, const CallOptions& o
       protocol.await_posts(operation);
       const auto moved = fold_everything(protocol, op, table, output.data(),
                                          [&](int member) { return protocol.line_of(operation, member).payload; });
-      return protocol.finish(operation, steps.predicted(protocol, Path::line), moved);
+      return protocol.finish(operation, steps.predicted(protocol, operation, Path::line), moved);
     }
   }
 
@@ -112,7 +112,7 @@ void all_reduce_as(Protocol<T>& protocol, const Call& call, const CallOptions& o
       return member == protocol.rank() ? own : protocol.staging().of(member);
     });
     for (int member = 0; member < protocol.size(); ++member) protocol.staging().release(member, input.size_bytes());
-    return protocol.finish(operation, steps.predicted(protocol, Path::staged), moved);
+    return protocol.finish(operation, steps.predicted(protocol, operation, Path::staged), moved);
   }
   carry_out<Algorithm>(protocol, operation, steps);
 }

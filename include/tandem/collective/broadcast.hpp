@@ -26,6 +26,9 @@ template <class E>
 struct BroadcastSteps {
   std::span<E> data;
   int root;
+  /// Where all ranks' buffers are registered, root stores a part to all others while they load the rest, instead of
+  /// only waiting for them. Not where somebody waits for root the longer for it.
+  bool shares = false;
 
   std::uint64_t staged_bytes() const noexcept { return data.size_bytes(); }
   template <class T>
@@ -33,22 +36,42 @@ struct BroadcastSteps {
     return protocol.rank() == root ? protocol.place_of(data.data(), data.size_bytes()) : 0;
   }
   template <class T>
-  std::uint64_t output_place(const Protocol<T>&) const noexcept {
-    return 0;
+  std::uint64_t output_place(const Protocol<T>& protocol) const noexcept {
+    if (!shares || protocol.rank() == root) return not_to_be_stored_to;
+    const std::uint64_t place = protocol.place_of(data.data(), data.size_bytes());
+    return place == Arena::private_memory ? not_to_be_stored_to : place;
   }
-  /// Only root has to wait: its buffer may change again when all have read it.
+  /// The elements that root stores to all others.
   template <class T>
-  bool is_read(const Protocol<T>& protocol) const noexcept {
-    return protocol.rank() == root;
+  Range stored_by_root(const Protocol<T>& protocol, const Operation& operation) const noexcept {
+    for (int member = 0; member < protocol.size(); ++member) {
+      if (member != root && protocol.line_of(operation, member).output == not_to_be_stored_to) return {};
+    }
+    return owned_range(data.size(), sizeof(E), protocol.size(), 0);
   }
-  std::uint64_t load(int rank, const std::byte* from) const {
-    if (rank == root || data.empty()) return 0;
-    copy_result(data.data(), from, data.size_bytes());
-    return data.size_bytes();
+  /// Root's buffer may change again when all have read it.
+  template <class T>
+  bool waits(const Protocol<T>& protocol, const Operation& operation) const noexcept {
+    return protocol.rank() == root || !stored_by_root(protocol, operation).empty();
+  }
+  /// From `begin` on, which lies at `from`.
+  std::uint64_t load(int rank, const std::byte* from, std::size_t begin = 0) const {
+    const auto part = data.subspan(begin);
+    if (rank == root || part.empty()) return 0;
+    copy_result(part.data(), from, part.size_bytes());
+    return part.size_bytes();
   }
   template <class T>
   std::uint64_t direct(Protocol<T>& protocol, const Operation& operation) const {
-    return load(protocol.rank(), protocol.input_of(operation, root));
+    const Range stored = stored_by_root(protocol, operation);
+    if (protocol.rank() != root) {
+      return load(protocol.rank(), protocol.input_of(operation, root) + stored.end * sizeof(E), stored.end);
+    }
+    const std::size_t bytes = stored.size() * sizeof(E);
+    for (int step = 1; step < protocol.size() && bytes != 0; ++step) {
+      copy_result(protocol.output_of(operation, (root + step) % protocol.size()), data.data(), bytes);
+    }
+    return bytes * static_cast<std::uint64_t>(protocol.size() - 1);
   }
   template <class Algorithm, class T>
   std::uint64_t by_channels(Protocol<T>& protocol, Operation& operation) const {
@@ -69,17 +92,22 @@ struct BroadcastSteps {
     }
   }
   template <class T>
-  std::uint64_t predicted(const Protocol<T>& protocol, Path path) const noexcept {
-    return predict::broadcast(path, data.size_bytes(), root, protocol.rank(), protocol.size());
+  std::uint64_t predicted(const Protocol<T>& protocol, const Operation& operation, Path path) const noexcept {
+    const std::uint64_t stored = path == Path::direct ? stored_by_root(protocol, operation).size() * sizeof(E) : 0;
+    return predict::broadcast(path, data.size_bytes(), stored, root, protocol.rank(), protocol.size());
   }
+
+ private:
+  static constexpr std::uint64_t not_to_be_stored_to = 0;  // where the board lies, so no buffer's place
 };
 
 }  // namespace detail
 
 /// Every rank's `data` becomes root's. The same count and root on all ranks. All ranks wait for one another.
 /// Bytes this rank moves, for D bytes: up to 8 KiB and Direct D loaded by each but root; Ring D sent by each but the
-/// last of the chain; Naive (N-1) D sent by root. Only root's buffer needs to be registered for Direct. Throws Error:
-/// argument (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
+/// last of the chain; Naive (N-1) D sent by root. Only root's buffer needs to be registered for Direct; where all are,
+/// and each rank has a processor, the first N-th is not loaded but stored by root to all. Throws Error: argument
+/// (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
 template <OneOf<Auto, Direct, Ring, Naive> Algorithm = Auto, ControlTransport T, Element E>
 void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOptions& options = {},
                CallSite site = CallSite::here()) {
@@ -89,7 +117,7 @@ void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOpt
   const int rank = comm.rank();
   detail::require_rank(Verb::broadcast, rank, "root", root, comm.size(), site);
   const Call call = detail::describe<E>(Verb::broadcast, data.size(), Algorithm::number, 0, root, site);
-  const detail::BroadcastSteps<E> steps{data, root};
+  const detail::BroadcastSteps<E> steps{data, root, !protocol.crowded()};
 
   if (comm.size() == 1) {
     auto operation = protocol.post(call, options, 0, 0);
@@ -106,7 +134,7 @@ void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOpt
       protocol.await_posts(operation);
       const auto moved = steps.load(rank, protocol.staging().of(root));
       protocol.staging().release(root, moved);
-      return protocol.finish(operation, steps.predicted(protocol, Path::staged), moved);
+      return protocol.finish(operation, steps.predicted(protocol, operation, Path::staged), moved);
     }
   }
   auto operation = protocol.post(call, options, steps.input_place(protocol), steps.output_place(protocol));

@@ -30,6 +30,7 @@ struct Supposing {
   std::span<const std::size_t> counts{};
   bool in_place = false;      ///< all_to_all and all_to_all_v: any rank
   bool asynchronous = false;  ///< the _async form
+  bool root_alone = false;    ///< broadcast: of the registered buffers there is root's only
 };
 
 struct Explanation {
@@ -63,8 +64,8 @@ namespace detail {
 /// Who gives whom how much, of one operation, as arithmetic.
 class Traffic {
  public:
-  Traffic(Verb verb, std::uint64_t bytes, int ranks, const Supposing& supposing, const ChunkTable& table)
-      : verb_(verb), ranks_(ranks), supposing_(supposing), bytes_(bytes), table_(table) {}
+  Traffic(Verb verb, std::uint64_t bytes, int ranks, bool crowded, const Supposing& supposing, const ChunkTable& table)
+      : verb_(verb), ranks_(ranks), crowded_(crowded), supposing_(supposing), bytes_(bytes), table_(table) {}
 
   /// The most that any rank would stage.
   std::uint64_t staged_bytes() const {
@@ -96,7 +97,8 @@ class Traffic {
       case Verb::all_gather_v:
         return predict::all_gather(path, bytes_, own(rank), own((rank + ranks_ - 1) % ranks_), ranks_);
       case Verb::broadcast:
-        return predict::broadcast(path, bytes_, supposing_.root, rank, ranks_);
+        return predict::broadcast(path, bytes_, path == Path::direct ? stored_by_root() : 0, supposing_.root, rank,
+                                  ranks_);
       case Verb::reduce:
         return predict::reduce(path, bytes_, element() * owned_range(count(), element(), ranks_, rank).size(), ranks_,
                                root);
@@ -165,6 +167,10 @@ class Traffic {
     for (int member = 0; member < rank; ++member) begin += supposing_.counts[static_cast<std::size_t>(member)];
     return {begin, begin + supposing_.counts[static_cast<std::size_t>(rank)]};
   }
+  std::uint64_t stored_by_root() const {
+    if (crowded_ || supposing_.asynchronous || supposing_.root_alone) return 0;
+    return element() * owned_range(count(), element(), ranks_, 0).size();
+  }
   std::uint64_t own(int rank) const { return run(rank).size() * element(); }
   std::uint64_t pair(int from, int to) const {
     return element() * supposing_.counts[static_cast<std::size_t>(from * ranks_ + to)];
@@ -182,12 +188,13 @@ class Traffic {
 
   Verb verb_;
   int ranks_;
+  bool crowded_;
   const Supposing& supposing_;
   std::uint64_t bytes_;
   ChunkTable table_;
 };
 
-inline std::string reason_of(Path path, const Circumstances& it, bool has_windows, const char* transport) {
+inline std::string reason_of(Path path, const Circumstances& it, const char* transport) {
   switch (path) {
     case Path::alone:
       return "there is one rank";
@@ -207,7 +214,7 @@ inline std::string reason_of(Path path, const Circumstances& it, bool has_window
     case Path::direct:
       return "all ranks' buffers are registered";
     default:
-      if (!has_windows) return std::string("the ranks of ") + transport + " do not map each other's memory";
+      if (!it.windows) return std::string("the ranks of ") + transport + " do not map each other's memory";
       return std::string(it.registration == Registration::some ? "not all" : "none") +
              " of the ranks' buffers are registered";
   }
@@ -261,12 +268,14 @@ Explanation explain(const Communicator<T>& comm, Verb verb, std::uint64_t bytes,
   }
 
   const ChunkTable table = Order::table(bytes / supposing.element_bytes, supposing.element_bytes, ranks);
-  const detail::Traffic traffic(verb, pairs ? sum * supposing.element_bytes : bytes, ranks, supposing, table);
+  const detail::Traffic traffic(verb, pairs ? sum * supposing.element_bytes : bytes, ranks, comm.protocol().crowded(),
+                                supposing, table);
   Circumstances it;
   it.ranks = ranks;
   it.forced = Algorithm::number;
   it.crowded = comm.protocol().crowded();
   it.pending = supposing.asynchronous;
+  it.windows = T::has_windows;
   if (ranks > 1) it.staged_bytes = traffic.staged_bytes();
   if (T::has_windows && !comm.arena()->detached()) {
     it.registration = verb == Verb::all_reduce_coalesced ? Registration::all : supposing.registration;
@@ -286,7 +295,7 @@ Explanation explain(const Communicator<T>& comm, Verb verb, std::uint64_t bytes,
   result.synchronisations = result.path == Path::alone || result.path == Path::message ? 0
                             : result.path == Path::direct                              ? 2
                                                                                        : 1;
-  result.why = detail::reason_of(result.path, it, T::has_windows, T::name);
+  result.why = detail::reason_of(result.path, it, T::name);
   return result;
 }
 

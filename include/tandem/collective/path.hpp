@@ -35,8 +35,14 @@ struct Circumstances {
   std::uint64_t staged_bytes = 0;      ///< what a rank would have to stage; the most of all ranks, the same on all
   bool crowded = false;                ///< ranks outnumber processors
   bool pending = false;                ///< stays unfinished while others are begun
+  bool windows = true;                 ///< ranks map each other's memory; else every hop goes through the system
   Registration registration = Registration::none;
 };
+
+/// Without windows, hops decide as long as they cost more than the bytes they save: up to so many bytes that a rank
+/// sends in all (Naive), or has (Pairwise). Measured over loopback; see docs/reference/performance.md.
+inline constexpr std::uint64_t naive_bytes = 64 << 10;
+inline constexpr std::uint64_t pairwise_bytes = 512 << 10;
 
 constexpr Path path_of(Verb verb, const Circumstances& it) noexcept {
   if (it.ranks == 1) return Path::alone;
@@ -75,9 +81,14 @@ constexpr Path path_of(Verb verb, const Circumstances& it) noexcept {
     return Path::staged;
   }
   if (it.registration == Registration::all) return Path::direct;
-  const bool goes_round =
-      reduces_to_all || verb == Verb::all_gather || verb == Verb::all_gather_v || verb == Verb::broadcast;
-  return goes_round ? Path::ring : Path::pairwise;
+  const bool gathers_to_all = verb == Verb::all_gather || verb == Verb::all_gather_v;
+  if (!reduces_to_all && !gathers_to_all && verb != Verb::broadcast) return Path::pairwise;
+  if (!it.windows) {
+    const auto others = static_cast<std::uint64_t>(it.ranks - 1);
+    if (!gathers_to_all && it.staged_bytes <= naive_bytes / others) return Path::naive;
+    if (verb != Verb::broadcast && others > 1 && it.staged_bytes <= pairwise_bytes) return Path::pairwise;
+  }
+  return Path::ring;
 }
 
 }  // namespace tandem

@@ -77,12 +77,14 @@ constexpr std::uint64_t all_gather(Path path, std::uint64_t whole, std::uint64_t
       return 0;
   }
 }
-/// Staged and Direct: loaded by each but root. Ring: sent by each but the last of the chain. Naive: root to all.
-constexpr std::uint64_t broadcast(Path path, std::uint64_t bytes, int root, int rank, int ranks) noexcept {
+/// Staged and Direct: loaded by each but root, less what root stores to them. Ring: sent by each but the last of the
+/// chain. Naive: root to all.
+constexpr std::uint64_t broadcast(Path path, std::uint64_t bytes, std::uint64_t stored, int root, int rank,
+                                  int ranks) noexcept {
   switch (path) {
     case Path::staged:
     case Path::direct:
-      return rank == root ? 0 : bytes;
+      return rank == root ? stored * static_cast<std::uint64_t>(ranks - 1) : bytes - stored;
     case Path::ring:
       return rank == (root + 1) % ranks ? 0 : bytes;
     case Path::naive:

@@ -83,7 +83,7 @@ struct ReduceScatterSteps {
     return 0;
   }
   template <class T>
-  bool is_read(const Protocol<T>&) const noexcept {
+  bool waits(const Protocol<T>&, const Operation&) const noexcept {
     return true;
   }
   /// The own slice of all inputs; `input_of(member)` is where a member's lies.
@@ -112,7 +112,7 @@ struct ReduceScatterSteps {
     }
   }
   template <class T>
-  std::uint64_t predicted(const Protocol<T>& protocol, Path path) const noexcept {
+  std::uint64_t predicted(const Protocol<T>& protocol, const Operation&, Path path) const noexcept {
     return predict::reduce_scatter(path, table, slice_of_member(protocol.rank()), sizeof(E), protocol.rank());
   }
 };
@@ -135,7 +135,7 @@ void reduce_scatter_slices(Communicator<T>& comm, const Call& call, const CallOp
       protocol.await_posts(operation);
       const auto moved = steps.fold_slice(protocol, [&](int member) { return protocol.staging().of(member); });
       for (int member = 0; member < comm.size(); ++member) protocol.staging().release(member, input.size_bytes());
-      return protocol.finish(operation, steps.predicted(protocol, Path::staged), moved);
+      return protocol.finish(operation, steps.predicted(protocol, operation, Path::staged), moved);
     }
   }
   auto operation = protocol.post(call, options, steps.input_place(protocol), steps.output_place(protocol));

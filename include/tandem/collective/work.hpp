@@ -140,7 +140,7 @@ class PendingOperation final : public HeldOperation {
   void go() {
     if (stage_ == Stage::posted) take_own_part();
     if (stage_ != Stage::by_channels) return;
-    const auto moved = attempt([&] { return steps_.template by_channels<Auto>(*protocol_, operation_); });
+    const auto moved = attempt([&] { return go_by_channels<Auto>(*protocol_, operation_, steps_, path_); });
     finish(path_, moved);
   }
   /// Over registered buffers at once; what goes by channels needs both ends at work at the same time, and is left to
@@ -149,6 +149,7 @@ class PendingOperation final : public HeldOperation {
     path_ = path_of(operation_.call.verb, {.ranks = protocol_->size(),
                                            .staged_bytes = steps_.staged_bytes(),
                                            .pending = true,
+                                           .windows = T::has_windows,
                                            .registration = protocol_->registration(operation_)});
     if constexpr (T::has_windows) {
       if (path_ == Path::direct) {
@@ -156,7 +157,7 @@ class PendingOperation final : public HeldOperation {
         protocol_->post_done(operation_);
         protocol_->held().mark_advanced(operation_.sequence);
         stage_ = Stage::done;
-        if (!steps_.is_read(*protocol_)) finish(path_, moved_);
+        if (!steps_.waits(*protocol_, operation_)) finish(path_, moved_);
         return;
       }
     }
@@ -167,7 +168,7 @@ class PendingOperation final : public HeldOperation {
     finish(path_, moved_);
   }
   void finish(Path path, std::uint64_t moved) noexcept {
-    protocol_->finish(operation_, steps_.predicted(*protocol_, path), moved);
+    protocol_->finish(operation_, steps_.predicted(*protocol_, operation_, path), moved);
     protocol_->held().remove(operation_.sequence);
     stage_ = Stage::finished;
   }

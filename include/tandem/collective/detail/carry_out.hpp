@@ -5,10 +5,10 @@
 // A verb's steps are a type with
 //   input_place(protocol), output_place(protocol)   what it announces of this rank's buffers;
 //   staged_bytes()                                  what it would have to stage, the most of all ranks;
-//   is_read(protocol)                               must this rank wait until all have done their part?
+//   waits(protocol, operation)                      must this rank, Direct, wait until all have done their part?
 //   direct(protocol, operation)                     its part over registered buffers; bytes moved;
 //   by_channels<Algorithm>(protocol, operation)     all of it by channels; bytes moved;
-//   predicted(protocol, path)                       the bytes by formula.
+//   predicted(protocol, operation, path)            the bytes by formula.
 #pragma once
 
 #include <concepts>
@@ -28,6 +28,7 @@ Path path_for(const Protocol<T>& protocol, Verb verb, std::uint64_t staged_bytes
                         .forced = Algorithm::number,
                         .staged_bytes = staged_bytes,
                         .crowded = protocol.crowded(),
+                        .windows = T::has_windows,
                         .registration = registration});
 }
 
@@ -47,6 +48,16 @@ template <class T>
   std::abort();  // unreachable: called only when all_registered() said no
 }
 
+/// With windows each verb has one way by channels, so no other is compiled.
+template <class Algorithm, class T, class Steps>
+std::uint64_t go_by_channels(Protocol<T>& protocol, Operation& operation, const Steps& steps, Path path) {
+  if constexpr (std::same_as<Algorithm, Auto> && !T::has_windows) {
+    if (path == Path::naive) return steps.template by_channels<Naive>(protocol, operation);
+    if (path == Path::pairwise) return steps.template by_channels<Pairwise>(protocol, operation);
+  }
+  return steps.template by_channels<Algorithm>(protocol, operation);
+}
+
 /// All of an operation whose posts were awaited, or need not be (see Protocol::begin).
 template <class Algorithm, class T, class Steps>
 void carry_out(Protocol<T>& protocol, Operation& operation, const Steps& steps) {
@@ -59,13 +70,13 @@ void carry_out(Protocol<T>& protocol, Operation& operation, const Steps& steps) 
     if (path == Path::direct) {
       const auto moved = steps.direct(protocol, operation);
       protocol.post_done(operation);
-      if (steps.is_read(protocol)) protocol.await_done(operation);
-      return protocol.finish(operation, steps.predicted(protocol, path), moved);
+      if (steps.waits(protocol, operation)) protocol.await_done(operation);
+      return protocol.finish(operation, steps.predicted(protocol, operation, path), moved);
     }
   }
   if constexpr (!std::same_as<Algorithm, Direct>) {
-    const auto moved = steps.template by_channels<Algorithm>(protocol, operation);
-    protocol.finish(operation, steps.predicted(protocol, path), moved);
+    const auto moved = go_by_channels<Algorithm>(protocol, operation, steps, path);
+    protocol.finish(operation, steps.predicted(protocol, operation, path), moved);
   }
 }
 
