@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""snippets.py ROOT OUTPUT: writes each C++ snippet of README.md and docs/**/*.md as a source file of its own.
+"""snippets.py ROOT OUTPUT: writes the C++ snippets of README.md and docs/**/*.md as source files.
 
-```cpp            a whole file (includes and all)
-```cpp fragment   statements: wrapped into a function after prelude.hpp, which says what the words in them mean
+```cpp            a whole file (includes and all), written as such
+```cpp fragment   statements: a function, in a namespace of its own in the one file of all fragments, after prelude.hpp
 ```cpp shared     kept, and put before every later fragment of the same page (declarations the page goes on using)
 
-Prints one line per snippet, "bare PATH" or "torch PATH": what the file has to be linked with. #line keeps the place in
+Prints one line per file, "bare PATH" or "torch PATH": what it has to be linked with. #line keeps the place in
 the page in the compiler's messages. Every other kind of fenced block that calls itself C++ is an error, so that none
 escapes by a misspelt mark.
 """
@@ -46,24 +46,31 @@ def main():
     root, output = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     output.mkdir(parents=True, exist_ok=True)
     written = set()
+
+    def write(name, kind, text):
+        source = output / f"{name}.cpp"
+        written.add(source)
+        write_if_changed(source, text)
+        print(kind, source.as_posix())
+
+    fragments = ""
     pages = [root / "README.md"] + sorted((root / "docs").rglob("*.md"))
     for page in pages:
         name = page.relative_to(root).as_posix()
         shared = ""
         for first, mark, text in blocks(page):
             place = f'#line {first} "{name}"\n'
+            label = f"{re.sub('[^A-Za-z0-9]+', '_', name)}_{first}"
             if mark == "shared":
                 shared += place + text
                 continue
             if mark == "fragment":
-                text = ('#include "prelude.hpp"\n' + shared +
-                        f"[[maybe_unused]] static void snippet() {{\n{place}{text}}}\n")
+                fragments += (f"namespace {label} {{\n{shared}[[maybe_unused]] static void snippet() {{\n{place}{text}}}\n"
+                              f"}}  // namespace {label}\n")
             else:
-                text = place + text
-            source = output / f"{re.sub('[^A-Za-z0-9]+', '_', name)}_{first}.cpp"
-            written.add(source)
-            write_if_changed(source, text)
-            print("torch" if mark == "fragment" or NEEDS_LIBTORCH.search(text) else "bare", source.as_posix())
+                write(label, "torch" if NEEDS_LIBTORCH.search(text) else "bare", place + text)
+    if fragments:
+        write("fragments", "torch", '#include "prelude.hpp"\n' + fragments)
     for stale in set(output.glob("*.cpp")) - written:
         stale.unlink()
 

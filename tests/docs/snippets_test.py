@@ -27,13 +27,15 @@ def main():
     done, files, names = cut(
         f"{fence}cpp\n#include <vector>\nint a;\n{fence}\n{fence}sh\nls\n{fence}\n",
         f"Text\n{fence}cpp shared\nint kept = 1;\n{fence}\n- a list\n  {fence}cpp fragment\n  kept = 2;\n  {fence}\n"
-        f"{fence}cpp\n#include \"tandem/tandem.hpp\"\n{fence}\n")
+        f"{fence}cpp fragment\nkept = 3;\n{fence}\n{fence}cpp\n#include \"tandem/tandem.hpp\"\n{fence}\n")
     assert done.returncode == 0, done.stderr
-    assert names == {"README_md_2.cpp", "docs_deep_page_md_7.cpp", "docs_deep_page_md_10.cpp"}, names
-    (kind, text), fragment, whole = files
+    assert names == {"README_md_2.cpp", "fragments.cpp", "docs_deep_page_md_13.cpp"}, names
+    (kind, text), whole, fragment = files
     assert kind == "bare" and text == '#line 2 "README.md"\n#include <vector>\nint a;\n', text
     assert fragment[0] == "torch" and '#include "prelude.hpp"' in fragment[1]
-    assert fragment[1].index("int kept = 1;") < fragment[1].index("snippet() {") < fragment[1].index("\nkept = 2;\n")
+    places = [fragment[1].index(text) for text in ("namespace docs_deep_page_md_7", "int kept = 1;", "snippet() {",
+                                                   "\nkept = 2;\n", "namespace docs_deep_page_md_10", "kept = 3;")]
+    assert places == sorted(places), fragment[1]
     assert whole[0] == "torch"
     for bad in (f"{fence}cpp fragmnt\nx;\n{fence}\n", f"{fence}c++\nx;\n{fence}\n", f"{fence}CPP\nx;\n{fence}\n",
                 f"{fence}cpp\nx;\n"):

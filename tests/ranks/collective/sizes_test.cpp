@@ -44,20 +44,31 @@ TEST_CASE("C004: fewer elements than ranks") {
 
 namespace {
 
+/// `period` again and again: quick where nothing is optimized.
+template <class E>
+std::vector<E> repeated(const std::vector<E>& period, std::size_t count) {
+  std::vector<E> all(count);
+  for (std::size_t begin = 0; begin < count; begin += period.size()) {
+    std::memcpy(all.data() + begin, period.data(), std::min(period.size(), count - begin) * sizeof(E));
+  }
+  return all;
+}
+
 /// Element i on rank r is (i * 31 + r) mod 251: sums are exact in all four types but for uint8, which wraps, and
 /// float16, whose odd sums round above 2,048 (here they stay below).
 template <class E, class Make>
 void odd_sizes(World& world, const std::vector<std::size_t>& counts, Make make) {
+  std::vector<E> values;
+  std::vector<E> sums;
+  for (int i = 0; i < 251; ++i) {
+    int sum = 0;
+    for (int rank = 0; rank < world.size(); ++rank) sum += (i * 31 + rank) % 251;
+    values.push_back(make((i * 31 + world.rank()) % 251));
+    sums.push_back(make(sum));
+  }
   for (const std::size_t count : counts) {
-    std::vector<E> mine;
-    std::vector<E> expected;
-    for (std::size_t i = 0; i < count; ++i) {
-      int sum = 0;
-      for (int rank = 0; rank < world.size(); ++rank)
-        sum += static_cast<int>((i * 31 + static_cast<std::size_t>(rank)) % 251);
-      mine.push_back(make(static_cast<int>((i * 31 + static_cast<std::size_t>(world.rank())) % 251)));
-      expected.push_back(make(sum));
-    }
+    const std::vector<E> mine = repeated(values, count);
+    const std::vector<E> expected = repeated(sums, count);
     for (const bool registered : {false, true}) {
       GuardedBuffer<E> data(registered ? world.arena() : nullptr, count);
       data.fill(mine);
