@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "harness/case.hpp"
+#include "harness/pattern.hpp"
 #include "peers/tandem.hpp"
 #include "tandem/collective/all_gather.hpp"
 #include "tandem/collective/all_reduce.hpp"

@@ -29,7 +29,8 @@ inline std::vector<MemoryGroup> memory_groups() {
     const auto first = line.find(':');
     const auto second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    std::string controllers = line.substr(first, second - first + 1);
+    controllers.front() = controllers.back() = ',';
     MemoryGroup group{};
     std::string root;
     if (controllers == ",,") {
