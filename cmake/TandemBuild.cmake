@@ -23,6 +23,9 @@ if(TANDEM_SANITIZE)
   target_link_options(tandem_own_flags INTERFACE -fsanitize=${TANDEM_SANITIZE})
 endif()
 
+# Off where the presets asan and tsan are run too (scripts/test).
+option(TANDEM_REPEAT_SANITIZED "Also build, without a sanitizer, the tests that run under both sanitizers" ON)
+
 # tandem_add_folders(a b c): add_subdirectory for those that have a CMakeLists.txt.
 macro(tandem_add_folders)
   foreach(folder IN ITEMS ${ARGN})
@@ -87,18 +90,22 @@ function(tandem_program name)
   endif()
 endfunction()
 
-# tandem_test(name SOURCES a.cpp ... [RANKS 1 2 3 ...] [THREADS] [TORCH] [PCH] [LABELS l ...] [TIMEOUT seconds]
+# tandem_test(name SOURCES a.cpp ... [RANKS 1 2 3 ...] [THREADS] [SANITIZED] [TRAFFIC] [TORCH] [PCH] [LABELS l ...] [TIMEOUT seconds]
 #             [LINK library ...] [COMPILE_OPTIONS o ...])
 # A doctest binary, registered with ctest as <name>, or as <name>.n2, <name>.n3, ... with TANDEM_TEST_RANKS set.
 # With TRANSPORTS, it is built and registered once more for each transport but ShmRing, as <name>_tcp, with
 # TANDEM_TEST_TRANSPORT_TCP defined (see tests/support/worlds.hpp).
-# THREADS: its ranks are threads, so it takes its turn with the tests that have several processes.
+# THREADS: its ranks are threads, so it takes its turn with the tests that have several processes. SANITIZED: it runs
+# under both sanitizers; see TANDEM_REPEAT_SANITIZED. TRAFFIC: it uses tests/support/traffic.hpp.
 # The sources contain TEST_CASEs only: main() and the support in tests/support come with it. Every test has a time
 # limit: 60 s unless given, four times as much under a sanitizer. Silently left out when it needs libtorch and there is none.
 function(tandem_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;PCH;TRANSPORTS;THREADS" "TIMEOUT" "SOURCES;RANKS;LABELS;LINK;COMPILE_OPTIONS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;PCH;TRANSPORTS;THREADS;SANITIZED;TRAFFIC" "TIMEOUT" "SOURCES;RANKS;LABELS;LINK;COMPILE_OPTIONS")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "tandem_test(${name}): unknown ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  if(arg_SANITIZED AND NOT TANDEM_REPEAT_SANITIZED AND NOT TANDEM_SANITIZE)
+    return()
   endif()
   if(arg_TRANSPORTS AND TARGET tandem::tcp)
     set(again ${ARGN})
@@ -121,6 +128,10 @@ function(tandem_test name)
   endif()
   tandem_program(${name} ${kind} SOURCES ${arg_SOURCES} LINK tandem_test_support ${arg_LINK})
   target_compile_options(${name} PRIVATE ${arg_COMPILE_OPTIONS})
+  if(arg_TRAFFIC)
+    string(REGEX MATCH "_tcp$" transport "${name}")
+    target_link_libraries(${name} PRIVATE tandem_test_traffic${transport})
+  endif()
   if(NOT kind)
     tandem_test_pch(${name})
   endif()

@@ -98,12 +98,26 @@ void check_refused(const World& world, const std::string& what, Call call) {
   if (world.poisoned()) FAIL_CHECK(what << "a refusal poisoned the communicator");
 }
 
-/// How Auto goes by channels, as documented, when a rank gives `bytes`.
+/// How Auto goes by channels, as documented, when a rank gives `bytes`: an all-reduce may be either, a broadcast Naive
+/// and an all-gather Pairwise.
 enum class Way { ring, pairwise, naive };
 inline Way auto_way(std::uint64_t bytes, int ranks, bool may_be_naive, bool may_be_pairwise) {
-  if (TestTransport::has_windows) return Way::ring;
+  if (TestTransport::has_windows && may_be_naive) {
+    if (!may_be_pairwise) return Way::ring;
+    return ranks == 2 ? Way::naive : Way::pairwise;
+  }
   if (may_be_naive && bytes * static_cast<std::uint64_t>(ranks - 1) <= 65536) return Way::naive;
   return may_be_pairwise && ranks > 2 && bytes <= 524288 ? Way::pairwise : Way::ring;
+}
+
+/// Does Auto fetch what is not registered, when a rank gives `bytes`? Where the system lets it.
+inline bool fetches(const World& world, std::uint64_t bytes, bool folds) {
+  if constexpr (!TestTransport::has_windows) return false;
+  const auto ranks = static_cast<std::uint64_t>(world.size());
+  return world.protocol().buffers().reads_others() && bytes > 8192 && (!folds || bytes >= ranks * 65536);
+}
+inline bool fetches_broadcast(const World& world, std::uint64_t bytes) {
+  return fetches(world, bytes, false) && (world.size() > 2 || bytes >= 2097152);
 }
 
 /// Every rank's input, and what all of them must get.
@@ -141,6 +155,7 @@ std::optional<std::uint64_t> all_reduce_bytes(const World& world, std::size_t co
     return (ranks - 1) * bytes;
   if (bytes <= 8192) return std::nullopt;
   if (seen(how) == Registered::everywhere) return 2 * (ranks - 1) * owned;
+  if (fetches(world, bytes, true)) return (ranks - 1) * owned + bytes - owned;
   const Way way = auto_way(bytes, world.size(), true, true);
   return way == Way::naive ? (ranks - 1) * bytes : way == Way::pairwise ? pairwise : ring;
 }
@@ -194,7 +209,8 @@ void reduce_scatter_law(World& world, const Case<E, Op>& c, How how) {
   const std::uint64_t whole = c.count() * sizeof(E);
   const std::uint64_t own = slice.size() * sizeof(E);
   std::optional<std::uint64_t> bytes;
-  if (std::same_as<Algorithm, Direct> || whole <= 8192) bytes = own * static_cast<std::uint64_t>(world.size() - 1);
+  const bool staged = whole <= 8192 && (whole < 4096 || seen(how) != Registered::on_last_rank);
+  if (std::same_as<Algorithm, Direct> || staged) bytes = own * static_cast<std::uint64_t>(world.size() - 1);
   if (std::same_as<Algorithm, Pairwise> && world.size() > 1) bytes = whole - own;
   if (std::same_as<Algorithm, Ring>) bytes.reset();  // depends on how chunks and slices overlap
   check_ledger(world, before, bytes, what);
@@ -248,10 +264,10 @@ void broadcast_law(World& world, const std::vector<E>& data, int root, How how) 
   std::uint64_t bytes = data.size() * sizeof(E);
   const bool is_root = world.rank() == root;
   const bool loads =
-      std::same_as<Algorithm, Direct> || (std::same_as<Algorithm, Auto> && (bytes <= 8192 || root_registered));
+      std::same_as<Algorithm, Direct> ||
+      (std::same_as<Algorithm, Auto> && (bytes <= 8192 || root_registered || fetches_broadcast(world, bytes)));
   std::uint64_t stored = 0;  // by root: the first N-th, in pairs of cache lines
-  const bool staged = std::same_as<Algorithm, Auto> && bytes <= 8192;
-  if (!staged && seen(how) == Registered::everywhere && world.size() <= allowed_processors()) {
+  if (bytes > 8192 && seen(how) == Registered::everywhere && world.size() <= allowed_processors()) {
     const std::size_t grain = 128 / sizeof(E);
     const std::size_t first = cut((data.size() + grain - 1) / grain, world.size(), 0).size() * grain;
     stored = std::min(first, data.size()) * sizeof(E);

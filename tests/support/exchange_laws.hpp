@@ -67,11 +67,14 @@ inline std::vector<std::size_t> uneven_counts(int ranks, std::size_t each) {
 /// The documented bytes: `loaded` beside the flags and out of windows, else `sent`; nothing where it depends on whose
 /// buffers are read.
 inline std::optional<std::uint64_t> moved_bytes(const World& world, How how, std::size_t staged, std::uint64_t loaded,
-                                                std::uint64_t sent) {
+                                                std::uint64_t sent, bool fetched) {
   if (world.size() == 1) return 0;
-  if (staged <= 8192 || seen(how) == Registered::everywhere) return loaded;
-  if (seen(how) == Registered::nowhere) return sent;
-  return std::nullopt;
+  if (seen(how) == Registered::on_last_rank && staged >= 4096) return std::nullopt;
+  return staged <= 8192 || seen(how) == Registered::everywhere || fetched ? loaded : sent;
+}
+inline std::optional<std::uint64_t> moved_bytes(const World& world, How how, std::size_t staged, std::uint64_t loaded,
+                                                std::uint64_t sent) {
+  return moved_bytes(world, how, staged, loaded, sent, fetches(world, staged, false));
 }
 
 /// gather and scatter, equal or not, of what `whole` holds.
@@ -164,12 +167,12 @@ void all_to_all_v_law(World& world, std::size_t each, How how) {
   const auto sent = sent_by(me);
   const std::vector<E> input = samples<E>(consecutive(sent).back().end, world.rank(), 8);
   const std::uint64_t told = 16 * ranks * (ranks - 1);
-  const bool loads = 16 * ranks + longest * sizeof(E) <= 8192;
-  std::optional<std::uint64_t> bytes;
-  if (loads || (seen(how) == Registered::everywhere && !how.in_place))
-    bytes = told + (result.size() - received[me]) * sizeof(E);
-  else if (how.in_place || seen(how) == Registered::nowhere)
-    bytes = told + (input.size() - sent[me]) * sizeof(E);
+  const std::size_t staged = 16 * ranks + longest * sizeof(E);
+  const std::uint64_t loaded = (result.size() - received[me]) * sizeof(E);
+  const std::uint64_t given = (input.size() - sent[me]) * sizeof(E);
+  std::optional<std::uint64_t> bytes =
+      how.in_place ? staged <= 8192 ? loaded : given : moved_bytes(world, how, staged, loaded, given);
+  if (bytes && ranks > 1) *bytes += told;
   exchange_law(world, describe(world, "all_to_all_v", "Auto", input.size(), sizeof(E), how), how, input, result, 0,
                bytes, [&](std::span<const E> in, std::span<E> out) { all_to_all_v(world, in, sent, out, received); });
 }
@@ -181,13 +184,15 @@ void reduce_law(World& world, const Case<E, Op>& c, int root, How how) {
   const std::uint64_t bytes = c.count() * sizeof(E);
   const std::uint64_t owned = sizeof(E) * owned_range(c.count(), sizeof(E), world.size(), world.rank()).size();
   const std::uint64_t direct = owned * (others + (is_root ? 0 : 1));
+  const bool staged =
+      bytes < 4096 || (bytes <= 8192 && (seen(how) != Registered::everywhere || world.size() > allowed_processors()));
   exchange_law(world, describe(world, "reduce", "Auto", c.count(), sizeof(E), how) + "root " + std::to_string(root),
                how, c.inputs[static_cast<std::size_t>(world.rank())], is_root ? c.result : std::vector<E>{}, 0,
                moved_bytes(world, how, bytes,
-                           bytes > 8192 ? direct
-                           : is_root    ? others * bytes
-                                        : 0,
-                           bytes - (is_root ? owned : 0)),
+                           !staged   ? direct
+                           : is_root ? others * bytes
+                                     : 0,
+                           bytes - (is_root ? owned : 0), false),
                [&](std::span<const E> in, std::span<E> out) { reduce(world, in, out, c.op, root); });
 }
 
@@ -199,7 +204,8 @@ void reduce_scatter_v_law(World& world, const std::vector<std::size_t>& counts, 
   const std::uint64_t own = run.size() * sizeof(E);
   exchange_law(world, describe(world, "reduce_scatter_v", "Auto", c.count(), sizeof(E), how), how, c.inputs[rank],
                part(c.result, run), run.size() < c.count() ? run.begin : 0,
-               moved_bytes(world, how, whole, own * static_cast<std::uint64_t>(world.size() - 1), whole - own),
+               moved_bytes(world, how, whole, own * static_cast<std::uint64_t>(world.size() - 1), whole - own,
+                           fetches(world, whole, true)),
                [&](std::span<const E> in, std::span<E> out) { reduce_scatter_v(world, in, out, counts, c.op); });
 }
 

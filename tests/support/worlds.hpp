@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <string>
@@ -35,6 +36,22 @@ using DirectIfAny = std::conditional_t<TestTransport::has_windows, Direct, Auto>
 
 /// Generous: it ends a test that hangs, and must not end one that is merely slow under a sanitizer.
 inline constexpr std::chrono::seconds law_timeout{120};
+
+/// A fresh world of those that are left, `rank` of `size`.
+inline World join_again(const std::string& name, int rank, int size) {
+  JoinOptions options;
+  options.identity = Identity{rank, size, rank, size, name, "the test"};
+  options.timeout = std::chrono::seconds(30);
+  return join<TestTransport>(options);
+}
+
+/// Worlds joined while it lives leave what is not registered to channels, as where the host forbids reading.
+struct NothingIsFetched {
+  NothingIsFetched() { ::setenv("TANDEM_CMA", "0", 1); }
+  NothingIsFetched(const NothingIsFetched&) = delete;
+  NothingIsFetched& operator=(const NothingIsFetched&) = delete;
+  ~NothingIsFetched() { ::unsetenv("TANDEM_CMA"); }
+};
 
 /// Runs body(world) on one thread for each of `worlds`, and takes them along.
 inline void on_worlds(std::vector<World> worlds, const std::function<void(World&)>& body) {

@@ -18,6 +18,7 @@
 #include "tandem/collective/detail/ring_flow.hpp"
 #include "tandem/collective/detail/runs.hpp"
 #include "tandem/collective/detail/scratch.hpp"
+#include "tandem/collective/detail/staged.hpp"
 #include "tandem/collective/path.hpp"
 #include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
@@ -51,7 +52,7 @@ struct AllGatherSteps {
   // Only inputs are read across ranks, so only they have to be registered.
   template <class T>
   std::uint64_t input_place(const Protocol<T>& protocol) const noexcept {
-    return announces_empty || !input.empty() ? protocol.place_of(input.data(), input.size_bytes()) : 0;
+    return announces_empty || !input.empty() ? protocol.buffers().place_of(input.data(), input.size_bytes()) : 0;
   }
   template <class T>
   std::uint64_t output_place(const Protocol<T>&) const noexcept {
@@ -63,16 +64,20 @@ struct AllGatherSteps {
   }
   /// What this rank gives itself; done when all ranks agree.
   void keep(int rank) const { keep_own(input.data(), output.data(), {0, input.size()}, slice(rank)); }
-  /// The others' slices; `input_of(member)` is where a member's lies.
-  template <class T, class InputOf>
-  std::uint64_t load(const Protocol<T>& protocol, InputOf input_of) const {
+  /// The others' slices.
+  template <class T, class Load>
+  std::uint64_t load(const Protocol<T>& protocol, Load load) const {
     return load_from_others(
-        protocol, output.data(), slice, [](int) { return std::size_t{0}; }, input_of);
+        protocol, output.data(), slice, [](int) { return std::size_t{0}; }, load);
   }
   template <class T>
-  std::uint64_t direct(Protocol<T>& protocol, const Operation& operation) const {
+  std::uint64_t direct(Protocol<T>& protocol, Operation& operation) const {
     keep(protocol.rank());
-    return load(protocol, [&](int member) { return protocol.input_of(operation, member); });
+    return load(protocol, load_posted<E>(protocol, operation));
+  }
+  template <class T>
+  std::uint64_t fetch(Protocol<T>& protocol, Operation& operation) const {
+    return direct(protocol, operation);
   }
   template <class Algorithm, class T>
   std::uint64_t by_channels(Protocol<T>& protocol, Operation& operation) const {
@@ -113,22 +118,15 @@ void all_gather_slices(Communicator<T>& comm, const Call& call, const CallOption
     steps.keep(rank);
     return protocol.finish(operation, 0, 0);
   }
-  if constexpr (std::same_as<Algorithm, Auto>) {
-    if (path_for<Algorithm>(protocol, call.verb, steps.staged_bytes(), Registration::none) == Path::staged) {
-      std::byte* const stage = protocol.stage(call.verb);
-      if (!input.empty()) copy_bytes(stage, input.data(), input.size_bytes());
-      protocol.staging().show(input.size_bytes());
-      auto operation = protocol.post(call, options, 0, 0);
-      protocol.await_posts(operation);
-      steps.keep(rank);
-      const auto moved = steps.load(protocol, [&](int member) { return protocol.staging().of(member); });
-      for (int member = 0; member < comm.size(); ++member)
-        protocol.staging().release(member, slice(member).size() * sizeof(E));
-      return protocol.finish(operation, steps.predicted(protocol, operation, Path::staged), moved);
-    }
+  auto [operation, staged] = announce<Algorithm>(protocol, call, options, steps.staged_bytes(), std::as_bytes(input),
+                                                 steps.input_place(protocol), steps.output_place(protocol));
+  if (staged) {
+    steps.keep(rank);
+    const auto moved = steps.load(protocol, load_from<E>([&](int member) { return protocol.staging().of(member); }));
+    for (int member = 0; member < comm.size(); ++member)
+      protocol.staging().release(member, slice(member).size() * sizeof(E));
+    return protocol.finish(operation, steps.predicted(protocol, operation, Path::staged), moved);
   }
-  auto operation = protocol.post(call, options, steps.input_place(protocol), steps.output_place(protocol));
-  protocol.begin(operation);
   carry_out<Algorithm>(protocol, operation, steps);
 }
 
@@ -137,9 +135,9 @@ void all_gather_slices(Communicator<T>& comm, const Call& call, const CallOption
 /// output = all ranks' inputs one after the other. `output` is the whole, of the same count on all ranks; `input` is
 /// this rank's slice_of(count, size, rank) of it (the last slices are short or empty where the number of ranks does not
 /// divide), and may be that very part of `output` (in place).
-/// Bytes this rank moves, for D bytes in all and a slice of S: slices up to 8 KiB and Direct D - S loaded; Ring D less
-/// the slice before its own; Pairwise (N-1) S. Throws Error: argument (nothing was announced), mismatch (on all ranks,
-/// no data touched), dead_peer, timeout, poisoned.
+/// Bytes this rank moves, for D bytes in all and a slice of S: slices up to 8 KiB, Direct and Fetch D - S loaded; Ring
+/// D less the slice before its own; Pairwise (N-1) S. Throws Error: argument (nothing was announced), mismatch (on all
+/// ranks, no data touched), dead_peer, timeout, poisoned.
 template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, ControlTransport T, Element E>
 void all_gather(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                 const CallOptions& options = {}, CallSite site = CallSite::here()) {

@@ -12,10 +12,10 @@
 #include "tandem/collective/detail/all_reduce_paths.hpp"
 #include "tandem/collective/detail/carry_out.hpp"
 #include "tandem/collective/detail/checks.hpp"
+#include "tandem/collective/detail/staged.hpp"
 #include "tandem/collective/path.hpp"
 #include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
-#include "tandem/core/copy.hpp"
 #include "tandem/reduce/order.hpp"
 
 namespace tandem {
@@ -33,23 +33,29 @@ struct AllReduceSteps {
   std::uint64_t staged_bytes() const noexcept { return table.count() * sizeof(E); }
   template <class T>
   std::uint64_t input_place(const Protocol<T>& protocol) const noexcept {
-    return protocol.place_of(input, staged_bytes());
+    return protocol.buffers().place_of(input, staged_bytes());
   }
   template <class T>
   std::uint64_t output_place(const Protocol<T>& protocol) const noexcept {
-    return protocol.place_of(output, staged_bytes());
+    return protocol.buffers().place_of(output, staged_bytes());
   }
   template <class T>
   bool waits(const Protocol<T>&, const Operation&) const noexcept {
     return true;
   }
   template <class T>
-  std::uint64_t direct(Protocol<T>& protocol, const Operation& operation) const {
+  std::uint64_t direct(Protocol<T>& protocol, Operation& operation) const {
     return fold_owned<T, E>(protocol, operation, op, table);
+  }
+  template <class T>
+  std::uint64_t fetch(Protocol<T>& protocol, Operation& operation) const {
+    return all_reduce_by_fetching(protocol, operation, op, table, input, output);
   }
   template <class Algorithm, class T>
   std::uint64_t by_channels(Protocol<T>& protocol, Operation& operation) const {
-    if constexpr (std::same_as<Algorithm, Pairwise>)
+    // With windows path_of chooses no ring, and none is compiled.
+    constexpr bool pairwise = std::same_as<Algorithm, Pairwise> || (std::same_as<Algorithm, Auto> && T::has_windows);
+    if constexpr (pairwise)
       return all_reduce_pairwise(protocol, operation, op, table, input, output);
     else if constexpr (std::same_as<Algorithm, Naive>)
       return all_reduce_naively(protocol, operation, op, table, input, output);
@@ -78,12 +84,8 @@ void all_reduce_as(Protocol<T>& protocol, const Call& call, const CallOptions& o
   if (protocol.size() == 1) return reduce_alone(protocol, call, options, op, input.data(), output.data());
   const ChunkTable table = Order::table(input.size(), sizeof(E), protocol.size());
   const AllReduceSteps<E, const Op&> steps{input.data(), output.data(), op, table};
-  const auto path = [&](Registration registration) {
-    return path_for<Algorithm>(protocol, call.verb, input.size_bytes(), registration);
-  };
-
   if constexpr (std::same_as<Algorithm, Auto>) {
-    if (path(Registration::none) == Path::line) {
+    if (path_for<Algorithm>(protocol, call.verb, input.size_bytes(), Registration::none) == Path::line) {
       auto operation = protocol.post(call, options, 0, 0, std::as_bytes(input));
       protocol.await_posts(operation);
       const auto moved = fold_everything(protocol, op, table, output.data(),
@@ -92,21 +94,9 @@ void all_reduce_as(Protocol<T>& protocol, const Call& call, const CallOptions& o
     }
   }
 
-  std::uint64_t input_place = steps.input_place(protocol);
-  const std::uint64_t output_place = steps.output_place(protocol);
-  const bool small = std::same_as<Algorithm, Auto> && path(Registration::none) == Path::staged;
-  if (small) {
-    std::byte* const stage = protocol.stage(call.verb);
-    if (path(Registration::all) == Path::staged) input_place = Arena::private_memory;
-    if (input_place == Arena::private_memory || output_place == Arena::private_memory) {
-      input_place = Arena::private_memory;
-      copy_bytes(stage, input.data(), input.size_bytes());
-      protocol.staging().show(input.size_bytes());
-    }
-  }
-  auto operation = protocol.post(call, options, input_place, output_place);
-  small ? protocol.await_posts(operation) : protocol.begin(operation);
-  if (small && path(protocol.registration(operation)) == Path::staged) {
+  auto [operation, staged] = announce<Algorithm>(protocol, call, options, input.size_bytes(), std::as_bytes(input),
+                                                 steps.input_place(protocol), steps.output_place(protocol));
+  if (staged) {
     const auto own = std::as_bytes(input).data();
     const auto moved = fold_everything(protocol, op, table, output.data(), [&](int member) {
       return member == protocol.rank() ? own : protocol.staging().of(member);
@@ -123,9 +113,9 @@ void all_reduce_as(Protocol<T>& protocol, const Call& call, const CallOptions& o
 /// algorithm. `input` and `output` have the same count on all ranks, any count (0 too), and are the same buffer or
 /// disjoint.
 /// Bytes this rank moves, for D bytes: up to 8 bytes, and up to 8 KiB from private buffers, (N-1) D in one
-/// synchronisation; Direct 2 (N-1) / N D in two; Ring 2 D (N-1) / N; Pairwise the same in fewer hops; Naive (N-1) D.
-/// Throws Error: argument (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout,
-/// poisoned.
+/// synchronisation; Direct 2 (N-1) / N D in two; Fetch the same in three; Ring 2 D (N-1) / N; Pairwise the same in
+/// fewer hops; Naive (N-1) D. Throws Error: argument (nothing was announced), mismatch (on all ranks, no data touched),
+/// dead_peer, timeout, poisoned.
 template <OneOf<Auto, Direct, Ring, Pairwise, Naive> Algorithm = Auto, Order Order = GlooRing, ControlTransport T,
           Element E, class Op>
 void all_reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,

@@ -24,7 +24,7 @@ namespace tandem {
 
 /// Part r of `output` = part rank() of rank r's `input`, where both are cut into size() parts of equal count: a
 /// transposition. Both have the same count on all ranks, and are the same buffer (in place) or disjoint.
-/// Bytes this rank moves, for D bytes of input: D / size() * (size() - 1), loaded up to 8 KiB and from registered
+/// Bytes this rank moves, for D bytes of input: D / size() * (size() - 1), loaded up to 8 KiB and from readable
 /// inputs, sent otherwise (always so in place). Throws Error: argument (nothing was announced), mismatch (on all ranks,
 /// no data touched), dead_peer, timeout, poisoned.
 template <ControlTransport T, Element E>
@@ -108,7 +108,7 @@ class PairCounts {
 /// both laid out consecutively by rank. What a rank sends and what the other expects is compared for every pair.
 /// `input` and `output` are disjoint, or the same buffer (in place) with the same counts to and from each rank. At most
 /// 512 ranks. Bytes this rank moves: 16 size() (size() - 1) of counts loaded; and all of the output but the own run
-/// loaded, when every rank's counts and input fit into 8 KiB and when all inputs are registered, else all of the input
+/// loaded, when every rank's counts and input fit into 8 KiB and when all inputs are readable, else all of the input
 /// but the own run sent (always so where a rank works in place). Throws Error: argument (nothing was announced),
 /// mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
 template <ControlTransport T, Element E>
@@ -142,18 +142,18 @@ void all_to_all_v(Communicator<T>& comm, std::type_identity_t<std::span<const E>
   const auto receives = [&](int member) { return received[member]; };
   const detail::PairCounts<T> counts(protocol, sent, received);
   // With `most` elements as the longest input of all ranks, which may be said to be as long as it likes.
-  const auto path = [&](std::uint64_t most, Registration registration) {
-    const std::uint64_t bytes = most > (SIZE_MAX - header) / sizeof(E) ? SIZE_MAX : header + most * sizeof(E);
-    return detail::path_for<Auto>(protocol, verb, bytes, registration);
+  const auto staged_bytes = [&](std::uint64_t most) {
+    return most > (SIZE_MAX - header) / sizeof(E) ? SIZE_MAX : header + most * sizeof(E);
   };
   std::byte* const stage = protocol.stage(verb);
   counts.write(stage);
-  const bool shows_input = path(input.size(), Registration::none) == Path::staged && !input.empty();
+  const bool shows_input = !input.empty() && detail::path_for<Auto>(protocol, verb, staged_bytes(input.size()),
+                                                                    Registration::none) == Path::staged;
   if (shows_input) copy_bytes(stage + header, input.data(), input.size_bytes());
   protocol.staging().show(header + (shows_input ? input.size_bytes() : 0));
   const bool is_read = detail::gives(protocol, sends);
   std::uint64_t place = 0;
-  if (is_read) place = in_place ? Arena::private_memory : protocol.place_of(input.data(), input.size_bytes());
+  if (is_read) place = in_place ? detail::Place::hidden : protocol.buffers().place_of(input.data(), input.size_bytes());
   auto operation = protocol.post(call, options, place, 0);
   protocol.await_posts(operation);
   counts.compare(operation);
@@ -169,7 +169,7 @@ void all_to_all_v(Communicator<T>& comm, std::type_identity_t<std::span<const E>
     }
     longest = std::max(longest, total);
   }
-  const Path taken = path(longest, protocol.registration(operation));
+  const Path taken = detail::path_for<Auto>(protocol, operation, staged_bytes(longest));
   const bool small = taken == Path::staged;
   const auto origin = [&](int member) { return origins[member]; };
   detail::keep_own(input.data(), output.data(), sent[rank], received[rank]);
@@ -177,15 +177,16 @@ void all_to_all_v(Communicator<T>& comm, std::type_identity_t<std::span<const E>
   const auto volume = predict::all_to_all(input.size_bytes(), output.size_bytes(), sent[rank].size() * sizeof(E));
   std::uint64_t loaded = told;
   if (small) {
-    loaded += detail::load_from_others(protocol, output.data(), receives, origin,
-                                       [&](int member) { return protocol.staging().of(member) + header; });
+    loaded += detail::load_from_others(protocol, output.data(), receives, origin, detail::load_from<E>([&](int member) {
+                                         return protocol.staging().of(member) + header;
+                                       }));
   }
   for (int member = 0; member < ranks; ++member) {
     protocol.staging().release(member, small ? detail::Block::eager_bytes : header);
   }
   if (small) return protocol.finish(operation, told + volume.of(taken), loaded);
-  if (taken == Path::direct) {
-    loaded += detail::load_from_windows(protocol, operation, output.data(), is_read, receives, origin);
+  if (taken == Path::direct || taken == Path::fetch) {
+    loaded += detail::load_from_buffers(protocol, operation, output.data(), is_read, receives, origin);
     return protocol.finish(operation, told + volume.of(taken), loaded);
   }
   loaded += detail::exchange_and_copy(protocol, operation, input.data(), output.data(), sends, receives, in_place);

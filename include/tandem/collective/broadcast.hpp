@@ -13,6 +13,7 @@
 #include "tandem/collective/detail/checks.hpp"
 #include "tandem/collective/detail/pairwise_flow.hpp"
 #include "tandem/collective/detail/ring_flow.hpp"
+#include "tandem/collective/detail/staged.hpp"
 #include "tandem/collective/path.hpp"
 #include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
@@ -33,19 +34,20 @@ struct BroadcastSteps {
   std::uint64_t staged_bytes() const noexcept { return data.size_bytes(); }
   template <class T>
   std::uint64_t input_place(const Protocol<T>& protocol) const noexcept {
-    return protocol.rank() == root ? protocol.place_of(data.data(), data.size_bytes()) : 0;
+    return protocol.rank() == root ? protocol.buffers().place_of(data.data(), data.size_bytes()) : 0;
   }
   template <class T>
   std::uint64_t output_place(const Protocol<T>& protocol) const noexcept {
-    if (!shares || protocol.rank() == root) return not_to_be_stored_to;
-    const std::uint64_t place = protocol.place_of(data.data(), data.size_bytes());
-    return place == Arena::private_memory ? not_to_be_stored_to : place;
+    if (!shares || protocol.rank() == root) return Place::nothing;
+    const std::uint64_t place = protocol.buffers().place_of(data.data(), data.size_bytes());
+    return Place::in_window(place) ? place : Place::nothing;
   }
   /// The elements that root stores to all others.
   template <class T>
   Range stored_by_root(const Protocol<T>& protocol, const Operation& operation) const noexcept {
+    if (!Place::in_window(protocol.line_of(operation, root).input)) return {};
     for (int member = 0; member < protocol.size(); ++member) {
-      if (member != root && protocol.line_of(operation, member).output == not_to_be_stored_to) return {};
+      if (member != root && protocol.line_of(operation, member).output == Place::nothing) return {};
     }
     return owned_range(data.size(), sizeof(E), protocol.size(), 0);
   }
@@ -54,24 +56,30 @@ struct BroadcastSteps {
   bool waits(const Protocol<T>& protocol, const Operation& operation) const noexcept {
     return protocol.rank() == root || !stored_by_root(protocol, operation).empty();
   }
-  /// From `begin` on, which lies at `from`.
-  std::uint64_t load(int rank, const std::byte* from, std::size_t begin = 0) const {
-    const auto part = data.subspan(begin);
-    if (rank == root || part.empty()) return 0;
-    copy_result(part.data(), from, part.size_bytes());
-    return part.size_bytes();
+  /// Out of staging.
+  std::uint64_t load(int rank, const std::byte* from) const {
+    if (rank == root || data.empty()) return 0;
+    copy_result(data.data(), from, data.size_bytes());
+    return data.size_bytes();
   }
   template <class T>
-  std::uint64_t direct(Protocol<T>& protocol, const Operation& operation) const {
+  std::uint64_t direct(Protocol<T>& protocol, Operation& operation) const {
     const Range stored = stored_by_root(protocol, operation);
     if (protocol.rank() != root) {
-      return load(protocol.rank(), protocol.input_of(operation, root) + stored.end * sizeof(E), stored.end);
+      const auto part = data.subspan(stored.end);
+      protocol.load(operation, root, protocol.line_of(operation, root).input, stored.end * sizeof(E), part.data(),
+                    part.size_bytes());
+      return part.size_bytes();
     }
     const std::size_t bytes = stored.size() * sizeof(E);
     for (int step = 1; step < protocol.size() && bytes != 0; ++step) {
-      copy_result(protocol.output_of(operation, (root + step) % protocol.size()), data.data(), bytes);
+      copy_result(protocol.buffers().output_of(operation, (root + step) % protocol.size()), data.data(), bytes);
     }
     return bytes * static_cast<std::uint64_t>(protocol.size() - 1);
+  }
+  template <class T>
+  std::uint64_t fetch(Protocol<T>& protocol, Operation& operation) const {
+    return direct(protocol, operation);
   }
   template <class Algorithm, class T>
   std::uint64_t by_channels(Protocol<T>& protocol, Operation& operation) const {
@@ -93,20 +101,18 @@ struct BroadcastSteps {
   }
   template <class T>
   std::uint64_t predicted(const Protocol<T>& protocol, const Operation& operation, Path path) const noexcept {
-    const std::uint64_t stored = path == Path::direct ? stored_by_root(protocol, operation).size() * sizeof(E) : 0;
+    const bool reaches = path == Path::direct || path == Path::fetch;
+    const std::uint64_t stored = reaches ? stored_by_root(protocol, operation).size() * sizeof(E) : 0;
     return predict::broadcast(path, data.size_bytes(), stored, root, protocol.rank(), protocol.size());
   }
-
- private:
-  static constexpr std::uint64_t not_to_be_stored_to = 0;  // where the board lies, so no buffer's place
 };
 
 }  // namespace detail
 
 /// Every rank's `data` becomes root's. The same count and root on all ranks. All ranks wait for one another.
-/// Bytes this rank moves, for D bytes: up to 8 KiB and Direct D loaded by each but root; Ring D sent by each but the
-/// last of the chain; Naive (N-1) D sent by root. Only root's buffer needs to be registered for Direct; where all are,
-/// and each rank has a processor, the first N-th is not loaded but stored by root to all. Throws Error: argument
+/// Bytes this rank moves, for D bytes: up to 8 KiB, Direct and Fetch D loaded by each but root; Ring D sent by each but
+/// the last of the chain; Naive (N-1) D sent by root. Only root's buffer needs to be registered for Direct; where all
+/// are, and each rank has a processor, the first N-th is not loaded but stored by root to all. Throws Error: argument
 /// (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
 template <OneOf<Auto, Direct, Ring, Naive> Algorithm = Auto, ControlTransport T, Element E>
 void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOptions& options = {},
@@ -117,28 +123,22 @@ void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOpt
   const int rank = comm.rank();
   detail::require_rank(Verb::broadcast, rank, "root", root, comm.size(), site);
   const Call call = detail::describe<E>(Verb::broadcast, data.size(), Algorithm::number, 0, root, site);
-  const detail::BroadcastSteps<E> steps{data, root, !protocol.crowded()};
+  const detail::BroadcastSteps<E> steps{data, root,
+                                        !protocol.crowded() && data.size_bytes() > detail::Block::eager_bytes};
 
   if (comm.size() == 1) {
     auto operation = protocol.post(call, options, 0, 0);
     return protocol.finish(operation, 0, 0);
   }
-  if constexpr (std::same_as<Algorithm, Auto>) {
-    if (detail::path_for<Algorithm>(protocol, call.verb, steps.staged_bytes(), Registration::none) == Path::staged) {
-      std::byte* const stage = protocol.stage(Verb::broadcast);
-      if (rank == root && !data.empty()) {
-        copy_bytes(stage, data.data(), data.size_bytes());
-        protocol.staging().show(data.size_bytes());
-      }
-      auto operation = protocol.post(call, options, 0, 0);
-      protocol.await_posts(operation);
-      const auto moved = steps.load(rank, protocol.staging().of(root));
-      protocol.staging().release(root, moved);
-      return protocol.finish(operation, steps.predicted(protocol, operation, Path::staged), moved);
-    }
+  const bool gives = rank == root;
+  auto [operation, staged] = detail::announce<Algorithm>(protocol, call, options, steps.staged_bytes(),
+                                                         gives ? std::as_bytes(data) : std::span<const std::byte>(),
+                                                         steps.input_place(protocol), steps.output_place(protocol));
+  if (staged) {
+    const auto moved = steps.load(rank, protocol.staging().of(root));
+    protocol.staging().release(root, moved);
+    return protocol.finish(operation, steps.predicted(protocol, operation, Path::staged), moved);
   }
-  auto operation = protocol.post(call, options, steps.input_place(protocol), steps.output_place(protocol));
-  protocol.begin(operation);
   detail::carry_out<Algorithm>(protocol, operation, steps);
 }
 

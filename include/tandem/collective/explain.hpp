@@ -97,8 +97,8 @@ class Traffic {
       case Verb::all_gather_v:
         return predict::all_gather(path, bytes_, own(rank), own((rank + ranks_ - 1) % ranks_), ranks_);
       case Verb::broadcast:
-        return predict::broadcast(path, bytes_, path == Path::direct ? stored_by_root() : 0, supposing_.root, rank,
-                                  ranks_);
+        return predict::broadcast(path, bytes_, path == Path::direct || path == Path::fetch ? stored_by_root() : 0,
+                                  supposing_.root, rank, ranks_);
       case Verb::reduce:
         return predict::reduce(path, bytes_, element() * owned_range(count(), element(), ranks_, rank).size(), ranks_,
                                root);
@@ -120,6 +120,7 @@ class Traffic {
         return 0;
     }
   }
+  bool fetches_twice() const noexcept { return verb_ == Verb::all_reduce || verb_ == Verb::all_reduce_coalesced; }
   std::uint64_t total(Path path) const {
     if (path == Path::message) return of(path, 0);
     std::uint64_t sum = 0;
@@ -168,7 +169,8 @@ class Traffic {
     return {begin, begin + supposing_.counts[static_cast<std::size_t>(rank)]};
   }
   std::uint64_t stored_by_root() const {
-    if (crowded_ || supposing_.asynchronous || supposing_.root_alone) return 0;
+    const bool all = supposing_.registration == Registration::all && !supposing_.root_alone;
+    if (crowded_ || supposing_.asynchronous || !all || bytes_ <= Block::eager_bytes) return 0;
     return element() * owned_range(count(), element(), ranks_, 0).size();
   }
   std::uint64_t own(int rank) const { return run(rank).size() * element(); }
@@ -213,6 +215,9 @@ inline std::string reason_of(Path path, const Circumstances& it, const char* tra
              (it.crowded && it.registration == Registration::all ? ", and ranks outnumber processors" : "");
     case Path::direct:
       return "all ranks' buffers are registered";
+    case Path::fetch:
+      return std::string(it.registration == Registration::some ? "not all" : "none") +
+             " of the ranks' buffers are registered, and the system lets ranks read each other's memory";
     default:
       if (!it.windows) return std::string("the ranks of ") + transport + " do not map each other's memory";
       return std::string(it.registration == Registration::some ? "not all" : "none") +
@@ -280,7 +285,9 @@ Explanation explain(const Communicator<T>& comm, Verb verb, std::uint64_t bytes,
   if (T::has_windows && !comm.arena()->detached()) {
     it.registration = verb == Verb::all_reduce_coalesced ? Registration::all : supposing.registration;
     // A reader could come too late.
-    if (supposing.in_place && (pairs || verb == Verb::all_to_all)) it.registration = Registration::none;
+    const bool too_late = supposing.in_place && (pairs || verb == Verb::all_to_all);
+    if (too_late) it.registration = Registration::none;
+    it.readable = comm.protocol().buffers().reads_others() && !too_late;
   }
 
   Explanation result;
@@ -294,7 +301,8 @@ Explanation explain(const Communicator<T>& comm, Verb verb, std::uint64_t bytes,
   result.least = traffic.least();
   result.synchronisations = result.path == Path::alone || result.path == Path::message ? 0
                             : result.path == Path::direct                              ? 2
-                                                                                       : 1;
+                            : result.path == Path::fetch ? (traffic.fetches_twice() ? 3 : 2)
+                                                         : 1;
   result.why = detail::reason_of(result.path, it, T::name);
   return result;
 }

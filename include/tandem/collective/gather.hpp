@@ -40,7 +40,7 @@ void gather_runs(Verb verb, Communicator<T>& comm, std::span<const E> input, std
 
 /// Root's output = all ranks' inputs one after the other. `input` has the same count on all ranks; `output` is looked
 /// at on root only, where it has size() times as many elements and `input` may be the own part of it (in place).
-/// Bytes this rank moves, for D bytes in all and an input of S: inputs up to 8 KiB, and registered ones, D - S loaded
+/// Bytes this rank moves, for D bytes in all and an input of S: inputs up to 8 KiB, and readable ones, D - S loaded
 /// by root; others S sent by each rank but root. Only inputs need to be registered, and root's not. Throws Error:
 /// argument (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
 template <ControlTransport T, Element E>

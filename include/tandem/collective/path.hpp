@@ -17,6 +17,7 @@ enum class Path : std::uint8_t {
   line,      ///< in the flag's own cache line; one synchronisation
   staged,    ///< through the staging beside the flags; one synchronisation
   direct,    ///< loads from and stores to the peers' registered buffers; two synchronisations
+  fetch,     ///< the system copies out of the peers' memory, wherever it is; two synchronisations, all-reduce three
   ring,      ///< by channels, around the ring (for broadcast a chain)
   pairwise,  ///< by channels, straight from each rank to those that need it
   naive,     ///< by channels, everything to everyone
@@ -24,7 +25,8 @@ enum class Path : std::uint8_t {
 };
 
 constexpr const char* name_of(Path path) noexcept {
-  constexpr const char* names[] = {"Alone", "Line", "Staged", "Direct", "Ring", "Pairwise", "Naive", "Message"};
+  constexpr const char* names[] = {"Alone", "Line",     "Staged", "Direct", "Fetch",
+                                   "Ring",  "Pairwise", "Naive",  "Message"};
   return names[static_cast<int>(path)];
 }
 
@@ -37,12 +39,19 @@ struct Circumstances {
   bool pending = false;                ///< stays unfinished while others are begun
   bool windows = true;                 ///< ranks map each other's memory; else every hop goes through the system
   Registration registration = Registration::none;
+  bool readable = false;  ///< every rank may read every other's buffers, wherever they are
 };
 
-/// Without windows, hops decide as long as they cost more than the bytes they save: up to so many bytes that a rank
-/// sends in all (Naive), or has (Pairwise). Measured over loopback; see docs/reference/performance.md.
+/// From how many bytes that a rank gives on, verbs that read each of them once go Direct.
+inline constexpr std::uint64_t direct_bytes = 4 << 10;
+/// Where messages are, hops decide as long as they cost more than the bytes they save: up to so many bytes that a rank
+/// sends in all (Naive), or has (Pairwise).
 inline constexpr std::uint64_t naive_bytes = 64 << 10;
 inline constexpr std::uint64_t pairwise_bytes = 512 << 10;
+/// From how many bytes that a rank folds on a reduction fetches instead of streaming: below, calls into the system cost
+/// more than they save. What only moves data fetches from where staging ends, but a broadcast to one other rank.
+inline constexpr std::uint64_t fetch_to_fold_bytes = 64 << 10;
+inline constexpr std::uint64_t chain_bytes = 2 << 20;
 
 constexpr Path path_of(Verb verb, const Circumstances& it) noexcept {
   if (it.ranks == 1) return Path::alone;
@@ -71,23 +80,32 @@ constexpr Path path_of(Verb verb, const Circumstances& it) noexcept {
   const bool reduces_to_all = verb == Verb::all_reduce || verb == Verb::all_reduce_coalesced;
   // Lines and staging are used again before a pending operation is through with them.
   const bool small = !it.pending && it.staged_bytes <= detail::Block::eager_bytes;
-  if (reduces_to_all) {
-    if (!it.pending && it.staged_bytes <= sizeof(detail::Line::payload)) return Path::line;
-    // Every byte is read by every rank when staged, so registered buffers are better off Direct, unless a second
-    // synchronisation costs more than the copy. Buffers that are copied together were copied already.
-    if (small && (it.crowded || it.registration == Registration::none || verb == Verb::all_reduce_coalesced))
-      return Path::staged;
-  } else if (small) {
+  if (reduces_to_all && !it.pending && it.staged_bytes <= sizeof(detail::Line::payload)) return Path::line;
+  // What is staged is copied twice: registered buffers are better off Direct from where that costs more than a second
+  // synchronisation. (Every rank reads all that others stage for an all-reduce; and what is reduced together was copied
+  // together already.)
+  const std::uint64_t direct_from = verb == Verb::all_reduce_coalesced ? detail::Block::eager_bytes + 1
+                                    : reduces_to_all                   ? 0
+                                                                       : direct_bytes;
+  if (small && (it.crowded || it.registration == Registration::none || it.staged_bytes < direct_from))
     return Path::staged;
-  }
   if (it.registration == Registration::all) return Path::direct;
+  const auto ranks = static_cast<std::uint64_t>(it.ranks);
+  if (it.readable && verb != Verb::reduce) {
+    const bool folds = reduces_to_all || verb == Verb::reduce_scatter || verb == Verb::reduce_scatter_v;
+    // An all-reduce fetches twice, and only who waits does that. A chain of two has both at work.
+    const bool streams = folds                     ? it.staged_bytes < ranks * fetch_to_fold_bytes
+                         : verb == Verb::broadcast ? it.ranks == 2 && it.staged_bytes < chain_bytes
+                                                   : false;
+    if (!streams && !(it.pending && reduces_to_all)) return Path::fetch;
+  }
   const bool gathers_to_all = verb == Verb::all_gather || verb == Verb::all_gather_v;
   if (!reduces_to_all && !gathers_to_all && verb != Verb::broadcast) return Path::pairwise;
-  if (!it.windows) {
-    const auto others = static_cast<std::uint64_t>(it.ranks - 1);
-    if (!gathers_to_all && it.staged_bytes <= naive_bytes / others) return Path::naive;
-    if (verb != Verb::broadcast && others > 1 && it.staged_bytes <= pairwise_bytes) return Path::pairwise;
-  }
+  // Two ranks send each other as much in one hop as in the two of a ring.
+  if (it.windows && reduces_to_all) return it.ranks == 2 ? Path::naive : Path::pairwise;
+  if (it.windows && verb == Verb::broadcast) return Path::ring;
+  if (!gathers_to_all && it.staged_bytes <= naive_bytes / (ranks - 1)) return Path::naive;
+  if (verb != Verb::broadcast && it.ranks > 2 && it.staged_bytes <= pairwise_bytes) return Path::pairwise;
   return Path::ring;
 }
 

@@ -23,8 +23,9 @@ constexpr Range owned_range(std::size_t count, std::size_t element_bytes, int ra
 namespace predict {
 
 /// Line and Staged: every rank loads what each other rank put there. Direct: N - 1 loads and N - 1 stores of every
-/// owned byte. Ring: 2 D - |chunk r| - |chunk r-1|, which is 2 D (N-1) / N when N divides D. Pairwise: everything but
-/// the own part to its owners, then the own part to every other rank.
+/// owned byte. Fetch: N - 1 loads of every owned byte, then one of every other. Ring: 2 D - |chunk r| - |chunk r-1|,
+/// which is 2 D (N-1) / N when N divides D. Pairwise: everything but the own part to its owners, then the own part to
+/// every other rank.
 constexpr std::uint64_t all_reduce(Path path, const ChunkTable& table, std::size_t element_bytes, int rank) noexcept {
   const auto others = static_cast<std::uint64_t>(table.ranks() - 1);
   const std::uint64_t bytes = table.count() * element_bytes;
@@ -37,6 +38,8 @@ constexpr std::uint64_t all_reduce(Path path, const ChunkTable& table, std::size
       return bytes * others;
     case Path::direct:
       return 2 * owned * others;
+    case Path::fetch:
+      return owned * others + bytes - owned;
     case Path::ring:
       return 2 * bytes - element_bytes * (table.chunk(rank).size() + table.chunk(before).size());
     case Path::pairwise:
@@ -45,13 +48,14 @@ constexpr std::uint64_t all_reduce(Path path, const ChunkTable& table, std::size
       return 0;
   }
 }
-/// Staged and Direct: the own slice loaded from each other rank. Ring: D - |chunk r| on the way; then of chunk r what
-/// belongs to another's slice. Pairwise: everything but the own slice.
+/// Staged, Direct and Fetch: the own slice loaded from each other rank. Ring: D - |chunk r| on the way; then of chunk r
+/// what belongs to another's slice. Pairwise: everything but the own slice.
 constexpr std::uint64_t reduce_scatter(Path path, const ChunkTable& table, Range slice, std::size_t element_bytes,
                                        int rank) noexcept {
   switch (path) {
     case Path::staged:
     case Path::direct:
+    case Path::fetch:
       return element_bytes * slice.size() * static_cast<std::uint64_t>(table.ranks() - 1);
     case Path::ring:
       return element_bytes * (table.count() - intersect(table.chunk(rank), slice).size());
@@ -61,13 +65,15 @@ constexpr std::uint64_t reduce_scatter(Path path, const ChunkTable& table, Range
       return 0;
   }
 }
-/// In bytes; `before` is the slice of the rank before this one. Staged and Direct: the others' slices loaded. Ring:
-/// every slice is sent on but that one, which has come round to its end. Pairwise: the own slice to every other rank.
+/// In bytes; `before` is the slice of the rank before this one. Staged, Direct and Fetch: the others' slices loaded.
+/// Ring: every slice is sent on but that one, which has come round to its end. Pairwise: the own slice to every other
+/// rank.
 constexpr std::uint64_t all_gather(Path path, std::uint64_t whole, std::uint64_t own, std::uint64_t before,
                                    int ranks) noexcept {
   switch (path) {
     case Path::staged:
     case Path::direct:
+    case Path::fetch:
       return whole - own;
     case Path::ring:
       return whole - before;
@@ -77,13 +83,14 @@ constexpr std::uint64_t all_gather(Path path, std::uint64_t whole, std::uint64_t
       return 0;
   }
 }
-/// Staged and Direct: loaded by each but root, less what root stores to them. Ring: sent by each but the last of the
-/// chain. Naive: root to all.
+/// Staged, Direct and Fetch: loaded by each but root, less what root stores to them. Ring: sent by each but the last of
+/// the chain. Naive: root to all.
 constexpr std::uint64_t broadcast(Path path, std::uint64_t bytes, std::uint64_t stored, int root, int rank,
                                   int ranks) noexcept {
   switch (path) {
     case Path::staged:
     case Path::direct:
+    case Path::fetch:
       return rank == root ? stored * static_cast<std::uint64_t>(ranks - 1) : bytes - stored;
     case Path::ring:
       return rank == (root + 1) % ranks ? 0 : bytes;
@@ -115,7 +122,9 @@ struct Volume {
   std::uint64_t sent = 0;
 
   constexpr std::uint64_t of(Path path) const noexcept {
-    return path == Path::alone ? 0 : path == Path::staged || path == Path::direct ? loaded : sent;
+    return path == Path::alone                                                   ? 0
+           : path == Path::staged || path == Path::direct || path == Path::fetch ? loaded
+                                                                                 : sent;
   }
 };
 constexpr Volume gather(std::uint64_t own, std::uint64_t whole, bool root) noexcept {

@@ -11,10 +11,10 @@
 #include "tandem/collective/detail/checks.hpp"
 #include "tandem/collective/detail/pairwise_flow.hpp"
 #include "tandem/collective/detail/scratch.hpp"
+#include "tandem/collective/detail/staged.hpp"
 #include "tandem/collective/path.hpp"
 #include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
-#include "tandem/core/copy.hpp"
 #include "tandem/reduce/order.hpp"
 
 namespace tandem {
@@ -29,9 +29,9 @@ std::uint64_t fold_owned_to_root(Protocol<T>& protocol, const Operation& operati
   const int root = operation.call.root;
   PerRank<const E*> inputs(ranks);
   for (int member = 0; member < ranks; ++member) {
-    inputs[member] = reinterpret_cast<const E*>(protocol.input_of(operation, member));
+    inputs[member] = reinterpret_cast<const E*>(protocol.buffers().input_of(operation, member));
   }
-  E* const output = reinterpret_cast<E*>(protocol.output_of(operation, root));
+  E* const output = reinterpret_cast<E*>(protocol.buffers().output_of(operation, root));
   const std::size_t folded = fold_range(op, table, owned, inputs.data(), &output, 1);
   // Loaded from each other rank, and stored to root where that is another.
   return folded * sizeof(E) * static_cast<std::uint64_t>(protocol.rank() == root ? ranks - 1 : ranks);
@@ -81,23 +81,18 @@ void reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> inpu
   if (ranks == 1) return detail::reduce_alone(protocol, call, options, op, input.data(), output.data());
   const ChunkTable table = Order::table(input.size(), sizeof(E), ranks);
 
-  const auto path = [&](Registration registration) {
-    return detail::path_for<Auto>(protocol, call.verb, input.size_bytes(), registration);
-  };
   const Range owned = owned_range(input.size(), sizeof(E), ranks, comm.rank());
   const std::uint64_t owned_bytes = owned.size() * sizeof(E);
   const auto predicted = [&](Path taken) {
     return predict::reduce(taken, input.size_bytes(), owned_bytes, ranks, is_root);
   };
 
-  if (path(Registration::none) == Path::staged) {
-    std::byte* const stage = protocol.stage(Verb::reduce);
-    if (!is_root) {
-      copy_bytes(stage, input.data(), input.size_bytes());
-      protocol.staging().show(input.size_bytes());
-    }
-    auto operation = protocol.post(call, options, 0, 0);
-    protocol.await_posts(operation);
+  const std::uint64_t output_place =
+      is_root ? protocol.buffers().place_of(output.data(), output.size_bytes()) : detail::Place::nothing;
+  auto [operation, staged] = detail::announce<Auto>(
+      protocol, call, options, input.size_bytes(), is_root ? std::span<const std::byte>() : std::as_bytes(input),
+      protocol.buffers().place_of(input.data(), input.size_bytes()), output_place);
+  if (staged) {
     if (!is_root) return protocol.finish(operation, predicted(Path::staged), 0);
     const auto own = std::as_bytes(input).data();
     const auto moved = detail::fold_everything(protocol, op, table, output.data(), [&](int member) {
@@ -107,10 +102,7 @@ void reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> inpu
     return protocol.finish(operation, predicted(Path::staged), moved);
   }
 
-  const std::uint64_t output_place = is_root ? protocol.place_of(output.data(), output.size_bytes()) : 0;
-  auto operation = protocol.post(call, options, protocol.place_of(input.data(), input.size_bytes()), output_place);
-  protocol.begin(operation);
-  if (path(protocol.registration(operation)) == Path::direct) {
+  if (detail::path_for<Auto>(protocol, operation, input.size_bytes()) == Path::direct) {
     const auto moved = detail::fold_owned_to_root<E>(protocol, operation, op, table, owned);
     protocol.post_done(operation);
     protocol.await_done(operation);

@@ -13,11 +13,13 @@
 #include "tandem/collective/all_reduce.hpp"
 #include "tandem/collective/detail/carry_out.hpp"
 #include "tandem/collective/detail/checks.hpp"
+#include "tandem/collective/detail/fetch.hpp"
 #include "tandem/collective/detail/pairwise_flow.hpp"
 #include "tandem/collective/detail/per_rank.hpp"
 #include "tandem/collective/detail/ring_flow.hpp"
 #include "tandem/collective/detail/runs.hpp"
 #include "tandem/collective/detail/scratch.hpp"
+#include "tandem/collective/detail/staged.hpp"
 #include "tandem/collective/path.hpp"
 #include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
@@ -76,7 +78,7 @@ struct ReduceScatterSteps {
   // Only inputs are read across ranks, so only they have to be registered.
   template <class T>
   std::uint64_t input_place(const Protocol<T>& protocol) const noexcept {
-    return protocol.place_of(input.data(), input.size_bytes());
+    return protocol.buffers().place_of(input.data(), input.size_bytes());
   }
   template <class T>
   std::uint64_t output_place(const Protocol<T>&) const noexcept {
@@ -99,8 +101,13 @@ struct ReduceScatterSteps {
     return folded * sizeof(E) * static_cast<std::uint64_t>(protocol.size() - 1);
   }
   template <class T>
-  std::uint64_t direct(Protocol<T>& protocol, const Operation& operation) const {
-    return fold_slice(protocol, [&](int member) { return protocol.input_of(operation, member); });
+  std::uint64_t direct(Protocol<T>& protocol, Operation& operation) const {
+    return fold_slice(protocol, [&](int member) { return protocol.buffers().input_of(operation, member); });
+  }
+  template <class T>
+  std::uint64_t fetch(Protocol<T>& protocol, Operation& operation) const {
+    return fetch_and_fold(protocol, operation, op, table, input.data(), output.data(),
+                          slice_of_member(protocol.rank()));
   }
   template <class Algorithm, class T>
   std::uint64_t by_channels(Protocol<T>& protocol, Operation& operation) const {
@@ -126,20 +133,13 @@ void reduce_scatter_slices(Communicator<T>& comm, const Call& call, const CallOp
   steps.check(call, comm.rank());
   if (comm.size() == 1) return reduce_alone(protocol, call, options, op, input.data(), output.data());
 
-  if constexpr (std::same_as<Algorithm, Auto>) {
-    if (path_for<Algorithm>(protocol, call.verb, steps.staged_bytes(), Registration::none) == Path::staged) {
-      std::byte* const stage = protocol.stage(call.verb);
-      if (!input.empty()) copy_bytes(stage, input.data(), input.size_bytes());
-      protocol.staging().show(input.size_bytes());
-      auto operation = protocol.post(call, options, 0, 0);
-      protocol.await_posts(operation);
-      const auto moved = steps.fold_slice(protocol, [&](int member) { return protocol.staging().of(member); });
-      for (int member = 0; member < comm.size(); ++member) protocol.staging().release(member, input.size_bytes());
-      return protocol.finish(operation, steps.predicted(protocol, operation, Path::staged), moved);
-    }
+  auto [operation, staged] = announce<Algorithm>(protocol, call, options, steps.staged_bytes(), std::as_bytes(input),
+                                                 steps.input_place(protocol), steps.output_place(protocol));
+  if (staged) {
+    const auto moved = steps.fold_slice(protocol, [&](int member) { return protocol.staging().of(member); });
+    for (int member = 0; member < protocol.size(); ++member) protocol.staging().release(member, input.size_bytes());
+    return protocol.finish(operation, steps.predicted(protocol, operation, Path::staged), moved);
   }
-  auto operation = protocol.post(call, options, steps.input_place(protocol), steps.output_place(protocol));
-  protocol.begin(operation);
   carry_out<Algorithm>(protocol, operation, steps);
 }
 
@@ -148,9 +148,9 @@ void reduce_scatter_slices(Communicator<T>& comm, const Call& call, const CallOp
 /// output = slice_of(count, size, rank) of what all_reduce(input) would give, bit for bit: equal slices where the
 /// number of ranks divides the count, else of ceil(count / size) with the last ones short or empty. `input` is the
 /// whole buffer, of the same count on all ranks, and is not changed unless `output` is its own slice (in place). Bytes
-/// this rank moves, for D bytes in all and a slice of S: up to 8 KiB (N-1) D; Direct (N-1) S loaded; Pairwise D - S
-/// sent; Ring D less what of its chunk lies in its slice. Throws Error: argument (nothing was announced), mismatch (on
-/// all ranks, no data touched), dead_peer, timeout, poisoned.
+/// this rank moves, for D bytes in all and a slice of S: up to 8 KiB (N-1) D; Direct and Fetch (N-1) S loaded; Pairwise
+/// D - S sent; Ring D less what of its chunk lies in its slice. Throws Error: argument (nothing was announced),
+/// mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
 template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, Order Order = GlooRing, ControlTransport T, Element E,
           class Op>
 void reduce_scatter(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,

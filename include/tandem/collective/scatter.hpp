@@ -41,8 +41,8 @@ void scatter_runs(Verb verb, Communicator<T>& comm, std::span<const E> input, st
 
 /// output = this rank's part of root's input: equal parts, by rank. `output` has the same count on all ranks; `input`
 /// is looked at on root only, where it has size() times as many elements and `output` may be the own part of it (in
-/// place). Bytes this rank moves, for D bytes in all and a part of S: up to 8 KiB in all, and out of a registered
-/// input, S loaded by each rank but root; else D - S sent by root. Only root's input needs to be registered. Throws
+/// place). Bytes this rank moves, for D bytes in all and a part of S: up to 8 KiB in all, and out of a readable input,
+/// S loaded by each rank but root; else D - S sent by root. Only root's input needs to be registered. Throws
 /// Error: argument (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
 template <ControlTransport T, Element E>
 void scatter(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output, int root,

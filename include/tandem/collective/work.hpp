@@ -150,10 +150,13 @@ class PendingOperation final : public HeldOperation {
                                            .staged_bytes = steps_.staged_bytes(),
                                            .pending = true,
                                            .windows = T::has_windows,
-                                           .registration = protocol_->registration(operation_)});
+                                           .registration = protocol_->buffers().registration(operation_),
+                                           .readable = protocol_->buffers().all_readable(operation_)});
     if constexpr (T::has_windows) {
-      if (path_ == Path::direct) {
-        moved_ = attempt([&] { return steps_.direct(*protocol_, operation_); });
+      if (path_ == Path::direct || path_ == Path::fetch) {
+        moved_ = attempt([&] {
+          return path_ == Path::direct ? steps_.direct(*protocol_, operation_) : steps_.fetch(*protocol_, operation_);
+        });
         protocol_->post_done(operation_);
         protocol_->held().mark_advanced(operation_.sequence);
         stage_ = Stage::done;

@@ -27,12 +27,13 @@ namespace tandem::detail {
 /// Two cache lines: what is announced, and what the owner has done of it. Peers spin on either.
 struct alignas(line_pair_bytes) Line {
   std::atomic<std::uint64_t> sequence;  // the operation this line speaks of; written last
-  std::uint64_t input;                  // offsets in the owner's window, or Arena::private_memory
+  std::uint64_t input;                  // see Place
   std::uint64_t output;
   Fingerprint fingerprint;
   std::byte payload[8];  // a message of up to 8 bytes rides in the flag's own cache line
   alignas(
       cache_line_bytes) std::atomic<std::uint64_t> done;  // sequence of the operation the owner has done its part of
+  std::atomic<std::uint64_t> half;                        // and of one that it has done half of its part of
 };
 static_assert(sizeof(Line) == line_pair_bytes && alignof(Line) == line_pair_bytes);
 
@@ -65,6 +66,9 @@ struct Block {
   // Counted up when the owner is through with this block for good; survives the block's next use. A block is used
   // again only when the owners of all blocks of that communicator are through: a slow peer may still be reading it.
   alignas(line_pair_bytes) std::atomic<std::uint64_t> generation;
+
+  // Written before the owner's first post: may it read the memory of the others that is in no window? (bool)
+  std::uint64_t reads_others;
 
   // For whom the owner waits (member + 1), below a count that goes up as long as it does: see blame.hpp.
   alignas(line_pair_bytes) std::atomic<std::uint64_t> waits_for;
@@ -99,6 +103,7 @@ struct Block {
     for (Line& it : lines) {
       it.sequence.store(0, std::memory_order_relaxed);
       it.done.store(0, std::memory_order_relaxed);
+      it.half.store(0, std::memory_order_relaxed);
     }
     waits_for.store(0, std::memory_order_relaxed);
     failed.store(0, std::memory_order_relaxed);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tandem/comm/board.hpp"
+#include "tandem/comm/buffers.hpp"
 #include "tandem/comm/detail/dump.hpp"
 #include "tandem/comm/detail/explanation.hpp"
 #include "tandem/comm/detail/held_operations.hpp"
@@ -52,6 +53,7 @@ class Protocol {
         timeout_(timeout),
         crowded_(crowded),
         notice_(std::move(notice)),
+        buffers_(host_->endpoint(), host_->arena(), blocks_, members_),
         staging_(host_->endpoint(), blocks_, others_, rank),
         watch_{host_->endpoint(), blocks_, places_, members_, others_, rank},
         sent_(members_.size()),
@@ -64,8 +66,8 @@ class Protocol {
     for (std::size_t member = 0; member < members_.size(); ++member) {
       if (static_cast<int>(member) != rank_) others_.push_back(members_[member]);
       blocks_.push_back(&host_->block(members_[member], places_[member].offset));
-      windows_.push_back(endpoint().window(members_[member]));
     }
+    own().reads_others = buffers_.reads_others() ? 1 : 0;
   }
   Protocol(const Protocol&) = delete;
   Protocol& operator=(const Protocol&) = delete;
@@ -138,10 +140,6 @@ class Protocol {
     if (!held_.empty()) held_.advance_before(operation);
     compare_posts(operation);
   }
-  /// Where memory lies for peers, or Arena::private_memory.
-  std::uint64_t place_of(const void* memory, std::size_t bytes) const noexcept {
-    return T::has_windows ? host_->arena()->offset_of(memory, bytes) : Arena::private_memory;
-  }
   /// For operations whose data may travel with their posts: where a message takes its time, a rank begins to send at
   /// once, and awaits and compares the posts of all before it takes the first of what comes (require_agreement), at the
   /// latest before it returns. Held operations go first there too: see await_posts.
@@ -165,25 +163,20 @@ class Protocol {
     }
     compare(operation);
   }
-  /// Whose buffers are registered, as all ranks said; the same answer on all of them, after await_posts.
-  Registration registration(const Operation& operation) const noexcept {
-    if (!T::has_windows) return Registration::none;
-    int registered = 0;
-    for (int member = 0; member < size(); ++member) {
-      const Line& line = line_of(operation, member);
-      if (line.input != Arena::private_memory && line.output != Arena::private_memory) ++registered;
-    }
-    return registered == size() ? Registration::all : registered == 0 ? Registration::none : Registration::some;
+  /// Where the members' buffers lie, and how this rank reaches them.
+  const Buffers<T>& buffers() const noexcept { return buffers_; }
+  /// Copies bytes at a place of a member, which must be readable, to `to`. Fails the operation when they are not after
+  /// all.
+  void load(Operation& operation, int member, std::uint64_t place, std::uint64_t offset, void* to, std::size_t bytes) {
+    const int fault = buffers_.load(member, place, offset, to, bytes);
+    if (fault == 0) [[likely]]
+      return;
+    check(operation, member, [] { return false; });  // who gave up, or died, has the better words
+    const Trouble trouble = unreadable(member, fault);
+    fail(operation, trouble.kind, trouble.peer, trouble.what);
   }
-  bool all_registered(const Operation& it) const noexcept { return registration(it) == Registration::all; }
   const Line& line_of(const Operation& operation, int member) const noexcept {
     return blocks_[static_cast<std::size_t>(member)]->lines[operation.sequence % Block::line_count];
-  }
-  const std::byte* input_of(const Operation& operation, int member) const noexcept {
-    return windows_[static_cast<std::size_t>(member)] + line_of(operation, member).input;
-  }
-  std::byte* output_of(const Operation& operation, int member) const noexcept {
-    return windows_[static_cast<std::size_t>(member)] + line_of(operation, member).output;
   }
 
   // --- finish ---------------------------------------------------------------------------------------------------
@@ -193,6 +186,16 @@ class Protocol {
     line.done.store(operation.sequence, std::memory_order_release);
     show(&line.done, sizeof line.done);
     endpoint().wake(line.done);
+  }
+  /// The same of half of it, where the other half needs what others have done first.
+  void post_half(const Operation& operation) noexcept {
+    Line& line = own().line(operation.sequence);
+    line.half.store(operation.sequence, std::memory_order_release);
+    show(&line.half, sizeof line.half);
+    endpoint().wake(line.half);
+  }
+  void await_half(Operation& operation, int member) {
+    await_word(operation, member, block(member).line(operation.sequence).half);
   }
   void await_done(Operation& operation) {
     for (int member = 0; member < size(); ++member) {
@@ -373,7 +376,6 @@ class Protocol {
   std::vector<int> others_;   // all but the own
   std::vector<BlockPlace> places_;
   std::vector<Block*> blocks_;
-  std::vector<std::byte*> windows_;
   int rank_;
   std::uint32_t id_;
   std::uint64_t sequence_ = 0;
@@ -382,6 +384,7 @@ class Protocol {
   bool crowded_;
   bool site_noticed_ = false;
   std::function<void(const std::string&)> notice_;
+  Buffers<T> buffers_;
   Staging<T> staging_;
   Watch<T> watch_;
   std::vector<std::uint64_t> sent_;  // messages, by member

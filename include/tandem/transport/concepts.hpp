@@ -96,8 +96,13 @@ concept ControlTransport = Transport<T> &&
   { endpoint.detach_heap(range, ranges) } -> std::same_as<bool>;
 };
 
-/// A transport whose peers map each other's memory: loads and stores reach a peer's whole window.
+/// A transport whose peers map each other's memory: loads and stores reach a peer's whole window. What lies outside of
+/// it may be readable all the same, at the peer's own addresses, where the system allows it.
 template <class T>
-concept WindowTransport = ControlTransport<T> && T::has_windows;
+concept WindowTransport = ControlTransport<T> && T::has_windows &&
+    requires(const T& view, int peer, void* to, std::uint64_t address, std::size_t bytes) {
+  { view.reads_others() } -> std::same_as<bool>;                       // each of them; tried when they were connected
+  { view.read_other(peer, to, address, bytes) } -> std::same_as<int>;  // 0 or an error number; never waits
+};
 
 }  // namespace tandem

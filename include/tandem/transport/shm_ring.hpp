@@ -5,6 +5,7 @@
 
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,10 +22,12 @@
 
 #include "tandem/core/bytes.hpp"
 #include "tandem/core/deadline.hpp"
+#include "tandem/core/env.hpp"
 #include "tandem/core/error.hpp"
 #include "tandem/core/processors.hpp"
 #include "tandem/core/stream.hpp"
 #include "tandem/transport/concepts.hpp"
+#include "tandem/transport/detail/cross_memory.hpp"
 #include "tandem/transport/detail/fork_mark.hpp"
 #include "tandem/transport/detail/process.hpp"
 #include "tandem/transport/detail/spsc_ring.hpp"
@@ -58,7 +61,7 @@ class ShmRing {
     ShmRing self(rank, size, geometry);
     auto own = std::make_shared<detail::Window>(detail::Window::create(self.layout_.total));
     own->reserve({0, self.layout_.control.begin});
-    const Card card = self.card();
+    const Card card = self.card(*own);
     Introduction mine;
     mine.data.assign(reinterpret_cast<const std::byte*>(&card), reinterpret_cast<const std::byte*>(&card + 1));
     mine.descriptors.push_back(Descriptor::duplicate_of(own->descriptor()));
@@ -69,6 +72,7 @@ class ShmRing {
     self.windows_[static_cast<std::size_t>(rank)] = own;
     self.peers_.resize(static_cast<std::size_t>(size));
     self.peers_[static_cast<std::size_t>(rank)] = {::getpid(), Descriptor()};
+    std::vector<Card> all_cards(static_cast<std::size_t>(size));
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
       auto& introduction = all[static_cast<std::size_t>(peer)];
@@ -78,6 +82,7 @@ class ShmRing {
                     "tandem: rank " + std::to_string(peer) + " speaks another version of ShmRing", rank, peer, "join");
       }
       std::memcpy(&theirs, introduction.data.data(), sizeof theirs);
+      all_cards[static_cast<std::size_t>(peer)] = theirs;
       if (!(theirs.geometry == geometry)) {
         throw Error(
             ErrorKind::environment,
@@ -92,6 +97,7 @@ class ShmRing {
       self.peers_[static_cast<std::size_t>(peer)] = {theirs.process, std::move(introduction.descriptors[1])};
     }
     self.open_rings();
+    self.reads_others_ = self.can_read_others(all_cards);
     return self;
   }
 
@@ -124,6 +130,7 @@ class ShmRing {
       endpoint.windows_ = windows;
       for (int peer = 0; peer < size; ++peer) endpoint.peers_.push_back({::getpid(), Descriptor()});
       endpoint.in_process_ = true;
+      endpoint.reads_others_ = cross_memory_is_wanted();
       endpoint.open_rings();
     }
     return endpoints;
@@ -168,6 +175,12 @@ class ShmRing {
     detail::sleep_on(word, seen, header(peer).sleepers, span);
   }
 
+  // --- memory outside of windows ---------------------------------------------------------------------------------
+  bool reads_others() const noexcept { return reads_others_; }
+  int read_other(int peer, void* to, std::uint64_t address, std::size_t bytes) const noexcept {
+    return detail::read_other_process(peers_[static_cast<std::size_t>(peer)].id, to, address, bytes);
+  }
+
   // --- life and death ------------------------------------------------------------------------------------------
   Health health(int peer) const noexcept {
     if (header(peer).closed.load(std::memory_order_acquire) != 0) return Health::left;
@@ -193,11 +206,14 @@ class ShmRing {
   struct Header {
     alignas(line_pair_bytes) std::atomic<std::uint32_t> closed;
     alignas(line_pair_bytes) std::atomic<std::uint32_t> sleepers;  // peers asleep on a word that this rank writes
+    alignas(line_pair_bytes) std::uint64_t mark;                   // see Card
   };
   struct Card {  // what a rank tells the others of itself
     Geometry geometry;
     std::int32_t process;
     std::int32_t processors;
+    std::uint64_t mark;     // random, in the own memory of the rank as long as it has its window
+    std::uint64_t mark_at;  // the address of a copy of it
   };
   struct Peer {
     std::int32_t id = 0;
@@ -222,14 +238,32 @@ class ShmRing {
     layout_.total = round_up(layout_.heap.end, std::size_t{1} << 20) + 17 * page_bytes;
   }
 
-  Card card() const {
+  Card card(const detail::Window& own) const {
     Card card{};
     card.geometry = geometry_;
     card.process = ::getpid();
     card.processors = allowed_processors();
+    if (::getrandom(&card.mark, sizeof card.mark, GRND_NONBLOCK) != sizeof card.mark) card.mark = 0;
+    auto& header = *reinterpret_cast<Header*>(own.base());
+    header.mark = card.mark;
+    card.mark_at = reinterpret_cast<std::uintptr_t>(&header.mark);
     return card;
   }
   static_assert(sizeof(Header) <= page_bytes);
+
+  /// TANDEM_CMA=0 leaves memory that is in no window to channels.
+  static bool cross_memory_is_wanted() { return environment_integer("TANDEM_CMA", 0, 1).value_or(1) == 1; }
+  /// By trying: it depends on users, capabilities, name spaces and the host's settings.
+  bool can_read_others(const std::vector<Card>& cards) const {
+    if (!cross_memory_is_wanted()) return false;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      const Card& card = cards[static_cast<std::size_t>(peer)];
+      std::uint64_t seen = 0;
+      if (card.mark == 0 || read_other(peer, &seen, card.mark_at, sizeof seen) != 0 || seen != card.mark) return false;
+    }
+    return true;
+  }
 
   Header& header(int peer) const noexcept { return *reinterpret_cast<Header*>(window(peer)); }
   static constexpr std::size_t ring_index(int peer, Channel channel) noexcept {
@@ -261,6 +295,7 @@ class ShmRing {
   Layout layout_{};
   int processors_ = allowed_processors();
   bool in_process_ = false;
+  bool reads_others_ = false;
   detail::ForkMark mark_;
   std::vector<std::shared_ptr<detail::Window>> windows_;  // by endpoint number
   std::vector<Peer> peers_;

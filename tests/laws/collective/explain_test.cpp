@@ -213,15 +213,15 @@ TEST_CASE("forced algorithms") {
 
 TEST_CASE("without windows the number of ranks decides how long hops count for more than bytes") {
   on_threads(4, [](World& world) {
+    if (TestTransport::has_windows) return;
     const auto way = [&](Verb verb, std::uint64_t bytes) { return explain(world, verb, bytes).path; };
-    const auto or_ring = [](Path path) { return TestTransport::has_windows ? Path::ring : path; };
-    CHECK(way(Verb::all_reduce, 21'844) == or_ring(Path::naive));
-    CHECK(way(Verb::all_reduce, 21'848) == or_ring(Path::pairwise));
-    CHECK(way(Verb::all_reduce, 512 << 10) == or_ring(Path::pairwise));
+    CHECK(way(Verb::all_reduce, 21'844) == Path::naive);
+    CHECK(way(Verb::all_reduce, 21'848) == Path::pairwise);
+    CHECK(way(Verb::all_reduce, 512 << 10) == Path::pairwise);
     CHECK(way(Verb::all_reduce, (512 << 10) + 4) == Path::ring);
-    CHECK(way(Verb::broadcast, 21'844) == or_ring(Path::naive));
+    CHECK(way(Verb::broadcast, 21'844) == Path::naive);
     CHECK(way(Verb::broadcast, 21'848) == Path::ring);
-    CHECK(way(Verb::all_gather, 64 << 10) == or_ring(Path::pairwise));
+    CHECK(way(Verb::all_gather, 64 << 10) == Path::pairwise);
     CHECK(way(Verb::all_gather, 4 << 20) == Path::ring);
     CHECK(way(Verb::reduce_scatter, 4 << 20) == Path::pairwise);
   });
@@ -248,13 +248,25 @@ TEST_CASE("the way, its reason and the bound in words; calls that there are not"
     CHECK(explain(world, Verb::all_reduce, 8).path == Path::line);
     CHECK(explain(world, Verb::all_reduce, 12).path == Path::staged);
     CHECK(explain(world, Verb::all_reduce, 8192).path == Path::staged);
-    const Path past_staging = TestTransport::has_windows ? Path::ring : Path::naive;
-    CHECK(explain(world, Verb::all_reduce, 8196).path == past_staging);
-    CHECK(explain(world, Verb::broadcast, 8196).path == past_staging);
-    CHECK(explain(world, Verb::all_reduce, (64 << 10) + 4).path == Path::ring);
+    CHECK(explain(world, Verb::all_reduce, 8196).path == Path::naive);
+    const bool windows = TestTransport::has_windows;
+    CHECK(explain(world, Verb::all_reduce, (64 << 10) + 4).path == (windows ? Path::naive : Path::ring));
+    CHECK(explain(world, Verb::broadcast, 8196).path == (windows ? Path::ring : Path::naive));
     CHECK(explain(world, Verb::reduce_scatter, 8196).path == Path::pairwise);
     CHECK(explain(world, Verb::all_gather, 16384).path == Path::staged);
-    CHECK(explain(world, Verb::all_gather, 16392).path == Path::ring);
+    const bool reads = world.protocol().buffers().reads_others();
+    CHECK(explain(world, Verb::all_gather, 16392).path == (reads ? Path::fetch : Path::ring));
+    if (reads) {
+      CHECK(explain(world, Verb::broadcast, 2 << 20).path == Path::fetch);
+      CHECK(explain(world, Verb::all_reduce, (128 << 10) - 4).path == Path::naive);
+      const Explanation fetched = explain(world, Verb::all_reduce, 128 << 10);
+      CHECK(fetched.path == Path::fetch);
+      CHECK(fetched.synchronisations == 3);
+      CHECK(fetched.why ==
+            "none of the ranks' buffers are registered, and the system lets ranks read each other's memory");
+      CHECK(explain(world, Verb::all_reduce, 128 << 10, {.asynchronous = true}).path == Path::naive);
+      CHECK(explain(world, Verb::all_to_all, 128 << 10, {.in_place = true}).path == Path::pairwise);
+    }
     const auto refused = [&](auto call) { CHECK_THROWS_WITH_AS(call(), doctest::Contains("explain: "), Error); };
     refused([&] { (void)explain(world, Verb::split, 8); });
     refused([&] { (void)explain(world, Verb::all_reduce, 7); });

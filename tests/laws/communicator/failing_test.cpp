@@ -229,6 +229,7 @@ struct Standing {
 
 // It took "nothing is left to send" for "go on", and never looked at the clock.
 TEST_CASE("a rank that has sent all that it has still reaches its deadline") {
+  const NothingIsFetched by_channels;
   on_threads(2, [still = std::make_shared<std::atomic<bool>>(true)](World& world) {
     // Rank 1 stands still at the first thing that it gets: most of what rank 0 is to get is not sent by then.
     const std::vector<std::size_t> counts{4'000'000, 20'000};

@@ -3,13 +3,16 @@
 // before the first touch, or no difference at all; never a signal.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <net/if.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -20,7 +23,11 @@
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
 #include "support/samples.hpp"
-#include "support/traffic.hpp"
+#include "support/worlds.hpp"
+#include "tandem/collective/all_gather.hpp"
+#include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/barrier.hpp"
+#include "tandem/collective/send_recv.hpp"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -242,6 +249,39 @@ TEST_CASE("a container's limit of memory is an error before the first touch, not
     }
     work_in(world);  // the arena goes on with what there is
   });
+}
+
+namespace {
+
+/// This process gives up the right to read processes that do not want to be read. (Users but root have none.)
+void drop_right_to_trace() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2]{};
+  REQUIRE(::syscall(SYS_capget, &header, data) == 0);
+  data[0].effective &= ~(1U << CAP_SYS_PTRACE);
+  REQUIRE(::syscall(SYS_capset, &header, data) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("ranks that may not read each other's memory stream what is not registered") {
+  if constexpr (TestTransport::has_windows) {
+    for (const bool both : {false, true}) {
+      on_ranks(2, [&](int rank) {
+        drop_right_to_trace();
+        if (rank == 0 || both) REQUIRE(::prctl(PR_SET_DUMPABLE, 0) == 0);
+        World world = join<TestTransport>();
+        if (rank == 1 || both) CHECK_FALSE(world.protocol().buffers().reads_others());
+        work_in(world);
+        std::vector<float> whole(200000);
+        const std::vector<float> own(100000, static_cast<float>(rank + 1));
+        all_gather(world, own, std::span(whole));
+        CHECK(whole[99999] == 1.0F);
+        CHECK(whole[100000] == 2.0F);
+        CHECK(world.ledger().balanced());
+      });
+    }
+  }
 }
 
 // A memfd beyond that limit would be answered with SIGXFSZ.

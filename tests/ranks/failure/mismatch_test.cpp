@@ -12,7 +12,13 @@
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
 #include "support/samples.hpp"
-#include "support/traffic.hpp"
+#include "support/worlds.hpp"
+#include "tandem/collective/all_gather.hpp"
+#include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/barrier.hpp"
+#include "tandem/collective/broadcast.hpp"
+#include "tandem/collective/reduce.hpp"
+#include "tandem/collective/send_recv.hpp"
 
 using namespace tandem;
 using namespace tandem::test;

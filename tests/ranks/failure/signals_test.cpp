@@ -12,7 +12,10 @@
 #include "support/ranks.hpp"
 #include "support/samples.hpp"
 #include "support/shared_page.hpp"
-#include "support/traffic.hpp"
+#include "support/worlds.hpp"
+#include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/barrier.hpp"
+#include "tandem/collective/send_recv.hpp"
 
 using namespace tandem;
 using namespace tandem::test;

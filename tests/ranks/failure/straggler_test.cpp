@@ -11,7 +11,9 @@
 #include "support/ranks.hpp"
 #include "support/samples.hpp"
 #include "support/shared_page.hpp"
-#include "support/traffic.hpp"
+#include "support/worlds.hpp"
+#include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/barrier.hpp"
 
 using namespace tandem;
 using namespace tandem::test;

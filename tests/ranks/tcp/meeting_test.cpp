@@ -18,8 +18,9 @@
 #include "ranks/tcp/meeting.hpp"
 #include "support/collective_laws.hpp"
 #include "support/ranks.hpp"
-#include "support/traffic.hpp"
+#include "support/worlds.hpp"
 #include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/barrier.hpp"
 #include "tandem/collective/send_recv.hpp"
 
 using namespace tandem;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "tandem/collective/detail/fetch.hpp"
 #include "tandem/collective/detail/pairwise_flow.hpp"
 #include "tandem/collective/detail/per_rank.hpp"
 #include "tandem/collective/detail/ring_flow.hpp"
@@ -35,12 +36,35 @@ std::uint64_t fold_owned(Protocol<T>& protocol, const Operation& operation, cons
   PerRank<const E*> inputs(ranks);
   PerRank<E*> outputs(ranks);
   for (int member = 0; member < ranks; ++member) {
-    inputs[member] = reinterpret_cast<const E*>(protocol.input_of(operation, member));
-    outputs[member] = reinterpret_cast<E*>(protocol.output_of(operation, member));
+    inputs[member] = reinterpret_cast<const E*>(protocol.buffers().input_of(operation, member));
+    outputs[member] = reinterpret_cast<E*>(protocol.buffers().output_of(operation, member));
   }
   const Range owned = owned_range(table.count(), sizeof(E), ranks, protocol.rank());
   const std::size_t folded = fold_range(op, table, owned, inputs.data(), outputs.data(), ranks);
   return 2 * folded * sizeof(E) * static_cast<std::uint64_t>(ranks - 1);  // loaded from, and stored to, each other rank
+}
+
+/// Folds the own part of all inputs, wherever they are, into the own output; once the owners of the other parts have
+/// done so too, fetches these from theirs. In place is safe: of this rank's input, others read their own parts before
+/// they have done half, and only the results of these come in their place.
+template <class T, class E, class Op>
+std::uint64_t all_reduce_by_fetching(Protocol<T>& protocol, Operation& operation, const Op& op, const ChunkTable& table,
+                                     const E* input, E* output) {
+  const int ranks = protocol.size();
+  const auto owned_by = [&](int member) { return owned_range(table.count(), sizeof(E), ranks, member); };
+  const Range owned = owned_by(protocol.rank());
+  std::uint64_t loaded = fetch_and_fold(protocol, operation, op, table, input, output + owned.begin, owned);
+  protocol.post_half(operation);
+  for (int step = 1; step < ranks; ++step) {
+    const int member = (protocol.rank() + step) % ranks;
+    const Range part = owned_by(member);
+    if (part.empty()) continue;
+    protocol.await_half(operation, member);
+    protocol.load(operation, member, protocol.line_of(operation, member).output, part.begin * sizeof(E),
+                  output + part.begin, part.size() * sizeof(E));
+    loaded += part.size() * sizeof(E);
+  }
+  return loaded;
 }
 
 template <class T, class E, class Op>

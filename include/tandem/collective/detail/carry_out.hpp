@@ -7,6 +7,7 @@
 //   staged_bytes()                                  what it would have to stage, the most of all ranks;
 //   waits(protocol, operation)                      must this rank, Direct, wait until all have done their part?
 //   direct(protocol, operation)                     its part over registered buffers; bytes moved;
+//   fetch(protocol, operation)                      its part out of buffers that are anywhere; bytes moved;
 //   by_channels<Algorithm>(protocol, operation)     all of it by channels; bytes moved;
 //   predicted(protocol, operation, path)            the bytes by formula.
 #pragma once
@@ -23,21 +24,28 @@
 namespace tandem::detail {
 
 template <class Algorithm, class T>
-Path path_for(const Protocol<T>& protocol, Verb verb, std::uint64_t staged_bytes, Registration registration) noexcept {
+Path path_for(const Protocol<T>& protocol, Verb verb, std::uint64_t staged_bytes, Registration registration,
+              bool readable = false) noexcept {
   return path_of(verb, {.ranks = protocol.size(),
                         .forced = Algorithm::number,
                         .staged_bytes = staged_bytes,
                         .crowded = protocol.crowded(),
                         .windows = T::has_windows,
-                        .registration = registration});
+                        .registration = registration,
+                        .readable = readable});
+}
+/// The same once all ranks have said where their buffers are.
+template <class Algorithm, class T>
+Path path_for(const Protocol<T>& protocol, const Operation& operation, std::uint64_t staged_bytes) noexcept {
+  return path_for<Algorithm>(protocol, operation.call.verb, staged_bytes, protocol.buffers().registration(operation),
+                             protocol.buffers().all_readable(operation));
 }
 
 /// Direct was forced, and some rank's buffers are not registered: the same answer on all ranks, nothing was moved.
 template <class T>
 [[noreturn]] void refuse_unregistered(Protocol<T>& protocol, Operation& operation) {
   for (int member = 0; member < protocol.size(); ++member) {
-    const Line& line = protocol.line_of(operation, member);
-    if (line.input == Arena::private_memory || line.output == Arena::private_memory) {
+    if (!protocol.buffers().is_registered(operation, member)) {
       protocol.finish(operation, 0, 0);
       refuse(operation.call.verb, protocol.rank(),
              "Direct needs registered buffers on all ranks, and rank " + std::to_string(member) +
@@ -45,13 +53,13 @@ template <class T>
              operation.call.site);
     }
   }
-  std::abort();  // unreachable: called only when all_registered() said no
+  std::abort();  // unreachable: called only when not all are registered
 }
 
-/// With windows each verb has one way by channels, so no other is compiled.
+/// The way that path_of has chosen, or was told.
 template <class Algorithm, class T, class Steps>
 std::uint64_t go_by_channels(Protocol<T>& protocol, Operation& operation, const Steps& steps, Path path) {
-  if constexpr (std::same_as<Algorithm, Auto> && !T::has_windows) {
+  if constexpr (std::same_as<Algorithm, Auto>) {
     if (path == Path::naive) return steps.template by_channels<Naive>(protocol, operation);
     if (path == Path::pairwise) return steps.template by_channels<Pairwise>(protocol, operation);
   }
@@ -61,14 +69,13 @@ std::uint64_t go_by_channels(Protocol<T>& protocol, Operation& operation, const 
 /// All of an operation whose posts were awaited, or need not be (see Protocol::begin).
 template <class Algorithm, class T, class Steps>
 void carry_out(Protocol<T>& protocol, Operation& operation, const Steps& steps) {
-  const Path path =
-      path_for<Algorithm>(protocol, operation.call.verb, steps.staged_bytes(), protocol.registration(operation));
+  const Path path = path_for<Algorithm>(protocol, operation, steps.staged_bytes());
   if constexpr (T::has_windows && OneOf<Algorithm, Auto, Direct>) {
     if constexpr (std::same_as<Algorithm, Direct>) {
-      if (!protocol.all_registered(operation)) refuse_unregistered(protocol, operation);
+      if (protocol.buffers().registration(operation) != Registration::all) refuse_unregistered(protocol, operation);
     }
-    if (path == Path::direct) {
-      const auto moved = steps.direct(protocol, operation);
+    if (path == Path::direct || path == Path::fetch) {
+      const auto moved = path == Path::direct ? steps.direct(protocol, operation) : steps.fetch(protocol, operation);
       protocol.post_done(operation);
       if (steps.waits(protocol, operation)) protocol.await_done(operation);
       return protocol.finish(operation, steps.predicted(protocol, operation, path), moved);

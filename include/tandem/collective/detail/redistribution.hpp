@@ -14,6 +14,7 @@
 
 #include "tandem/collective/detail/carry_out.hpp"
 #include "tandem/collective/detail/pairwise_flow.hpp"
+#include "tandem/collective/detail/staged.hpp"
 #include "tandem/collective/path.hpp"
 #include "tandem/collective/prediction.hpp"
 #include "tandem/comm/communicator.hpp"
@@ -30,19 +31,33 @@ void keep_own(const E* input, E* output, Range from, Range to) noexcept {
   }
 }
 
-/// Loads what comes from the others; `input_of(member)` is where a member's input lies. Returns bytes loaded.
-template <class T, class E, class Receives, class Origin, class InputOf>
-std::uint64_t load_from_others(const Protocol<T>& protocol, E* output, Receives receives, Origin origin,
-                               InputOf input_of) {
+/// Loads what comes from the others; `load(member, begin, to, count)` copies elements of a member's input.
+template <class T, class E, class Receives, class Origin, class Load>
+std::uint64_t load_from_others(const Protocol<T>& protocol, E* output, Receives receives, Origin origin, Load load) {
   std::uint64_t loaded = 0;
   for (int step = 1; step < protocol.size(); ++step) {
     const int member = (protocol.rank() + step) % protocol.size();  // not all from the same one first
     const Range to = receives(member);
     if (to.empty()) continue;
-    copy_result(output + to.begin, input_of(member) + origin(member) * sizeof(E), to.size() * sizeof(E));
+    load(member, origin(member), output + to.begin, to.size());
     loaded += to.size() * sizeof(E);
   }
   return loaded;
+}
+/// Inputs that lie at `input_of(member)` in this process.
+template <class E, class InputOf>
+auto load_from(InputOf input_of) {
+  return [=](int member, std::size_t begin, E* to, std::size_t count) {
+    copy_result(to, input_of(member) + begin * sizeof(E), count * sizeof(E));
+  };
+}
+/// Inputs that lie where their ranks have posted.
+template <class E, class T>
+auto load_posted(Protocol<T>& protocol, Operation& operation) {
+  return [&](int member, std::size_t begin, E* to, std::size_t count) {
+    protocol.load(operation, member, protocol.line_of(operation, member).input, begin * sizeof(E), to,
+                  count * sizeof(E));
+  };
 }
 
 /// Does any other rank get something of this one's input?
@@ -54,13 +69,12 @@ bool gives(const Protocol<T>& protocol, Sends sends) {
   return false;
 }
 
-/// Who has announced this buffer's place, once all are known to be registered: each rank loads its part, and who was
-/// read waits until all have.
+/// Once all are known to be readable: each rank loads its part, and who was read waits until all have.
 template <class T, class E, class Receives, class Origin>
-std::uint64_t load_from_windows(Protocol<T>& protocol, Operation& operation, E* output, bool is_read, Receives receives,
+std::uint64_t load_from_buffers(Protocol<T>& protocol, Operation& operation, E* output, bool is_read, Receives receives,
                                 Origin origin) {
-  const std::uint64_t loaded = load_from_others(protocol, output, receives, origin,
-                                                [&](int member) { return protocol.input_of(operation, member); });
+  const std::uint64_t loaded =
+      load_from_others(protocol, output, receives, origin, load_posted<E>(protocol, operation));
   protocol.post_done(operation);
   if (is_read) protocol.await_done(operation);
   return loaded;
@@ -81,33 +95,26 @@ void redistribute(Protocol<T>& protocol, const Call& call, const CallOptions& op
     return protocol.finish(operation, 0, 0);
   }
   const std::uint64_t most = longest > SIZE_MAX / sizeof(E) ? SIZE_MAX : longest * sizeof(E);
-  const auto path = [&](Registration registration) { return path_for<Auto>(protocol, call.verb, most, registration); };
-  if (path(Registration::none) == Path::staged) {
-    std::byte* const stage = protocol.stage(call.verb);
-    if (is_read) {
-      copy_bytes(stage, input.data(), input.size_bytes());
-      protocol.staging().show(input.size_bytes());
-    }
-    auto operation = protocol.post(call, options, 0, 0);
-    protocol.await_posts(operation);
+  // Only inputs are read across ranks, so only they have to be registered. In place, a reader could come too late.
+  std::uint64_t place = Place::nothing;
+  if (is_read) place = in_place ? Place::hidden : protocol.buffers().place_of(input.data(), input.size_bytes());
+  auto [operation, staged] =
+      announce<Auto>(protocol, call, options, most, is_read ? std::as_bytes(input) : std::span<const std::byte>(),
+                     place, Place::nothing);
+  if (staged) {
     keep();
-    const auto loaded =
-        load_from_others(protocol, output, receives, origin, [&](int member) { return protocol.staging().of(member); });
+    const auto loaded = load_from_others(protocol, output, receives, origin,
+                                         load_from<E>([&](int member) { return protocol.staging().of(member); }));
     for (int member = 0; member < protocol.size(); ++member) {
       if (!receives(member).empty()) protocol.staging().release(member, longest * sizeof(E));
     }
     return protocol.finish(operation, volume.of(Path::staged), loaded);
   }
-
-  // Only inputs are read across ranks, so only they have to be registered. In place, a reader could come too late.
-  std::uint64_t place = 0;
-  if (is_read) place = in_place ? Arena::private_memory : protocol.place_of(input.data(), input.size_bytes());
-  auto operation = protocol.post(call, options, place, 0);
-  protocol.begin(operation);
-  if (path(protocol.registration(operation)) == Path::direct) {
-    const auto loaded = load_from_windows(protocol, operation, output, is_read, receives, origin);
+  const Path taken = path_for<Auto>(protocol, operation, most);
+  if (taken == Path::direct || taken == Path::fetch) {
+    const auto loaded = load_from_buffers(protocol, operation, output, is_read, receives, origin);
     keep();
-    return protocol.finish(operation, volume.of(Path::direct), loaded);
+    return protocol.finish(operation, volume.of(taken), loaded);
   }
   const auto sent = exchange_and_copy(protocol, operation, input.data(), output, sends, receives, in_place);
   keep();

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "tandem/comm/board.hpp"
@@ -25,6 +27,14 @@ struct Trouble {
   int peer;
   std::string what;
 };
+
+/// A member's memory could not be read, for the reason that `fault`, an error number, gives.
+inline Trouble unreadable(int member, int fault) {
+  const bool ended = fault == ESRCH;
+  return {ended ? ErrorKind::dead_peer : ErrorKind::system, member,
+          "the memory of rank " + std::to_string(member) +
+              " cannot be read: " + (ended ? "its process has ended" : std::generic_category().message(fault))};
+}
 
 /// Refers to what the communicator keeps; by member, but for `others` (see Staging).
 template <ControlTransport T>
