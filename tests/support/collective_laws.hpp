@@ -116,9 +116,6 @@ inline bool fetches(const World& world, std::uint64_t bytes, bool folds) {
   const auto ranks = static_cast<std::uint64_t>(world.size());
   return world.protocol().buffers().reads_others() && bytes > 8192 && (!folds || bytes >= ranks * 65536);
 }
-inline bool fetches_broadcast(const World& world, std::uint64_t bytes) {
-  return fetches(world, bytes, false) && (world.size() > 2 || bytes >= 2097152);
-}
 
 /// Every rank's input, and what all of them must get.
 template <class E, class Op>
@@ -265,7 +262,7 @@ void broadcast_law(World& world, const std::vector<E>& data, int root, How how) 
   const bool is_root = world.rank() == root;
   const bool loads =
       std::same_as<Algorithm, Direct> ||
-      (std::same_as<Algorithm, Auto> && (bytes <= 8192 || root_registered || fetches_broadcast(world, bytes)));
+      (std::same_as<Algorithm, Auto> && (bytes <= 8192 || root_registered || fetches(world, bytes, false)));
   std::uint64_t stored = 0;  // by root: the first N-th, in pairs of cache lines
   if (bytes > 8192 && seen(how) == Registered::everywhere && world.size() <= allowed_processors()) {
     const std::size_t grain = 128 / sizeof(E);

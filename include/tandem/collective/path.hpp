@@ -49,9 +49,8 @@ inline constexpr std::uint64_t direct_bytes = 4 << 10;
 inline constexpr std::uint64_t naive_bytes = 64 << 10;
 inline constexpr std::uint64_t pairwise_bytes = 512 << 10;
 /// From how many bytes that a rank folds on a reduction fetches instead of streaming: below, calls into the system cost
-/// more than they save. What only moves data fetches from where staging ends, but a broadcast to one other rank.
+/// more than they save. What only moves data fetches from where staging ends.
 inline constexpr std::uint64_t fetch_to_fold_bytes = 64 << 10;
-inline constexpr std::uint64_t chain_bytes = 2 << 20;
 
 constexpr Path path_of(Verb verb, const Circumstances& it) noexcept {
   if (it.ranks == 1) return Path::alone;
@@ -93,10 +92,8 @@ constexpr Path path_of(Verb verb, const Circumstances& it) noexcept {
   const auto ranks = static_cast<std::uint64_t>(it.ranks);
   if (it.readable && verb != Verb::reduce) {
     const bool folds = reduces_to_all || verb == Verb::reduce_scatter || verb == Verb::reduce_scatter_v;
-    // An all-reduce fetches twice, and only who waits does that. A chain of two has both at work.
-    const bool streams = folds                     ? it.staged_bytes < ranks * fetch_to_fold_bytes
-                         : verb == Verb::broadcast ? it.ranks == 2 && it.staged_bytes < chain_bytes
-                                                   : false;
+    const bool streams = folds && it.staged_bytes < ranks * fetch_to_fold_bytes;
+    // An all-reduce fetches twice, and only who waits does that.
     if (!streams && !(it.pending && reduces_to_all)) return Path::fetch;
   }
   const bool gathers_to_all = verb == Verb::all_gather || verb == Verb::all_gather_v;
