@@ -24,7 +24,7 @@ if(TANDEM_SANITIZE)
 endif()
 
 # Off where the presets asan and tsan are run too (scripts/test).
-option(TANDEM_REPEAT_SANITIZED "Also build, without a sanitizer, the tests that run under both sanitizers" ON)
+option(TANDEM_REPEAT_SANITIZED "Also build, without a sanitizer, the tests that run under one in any case" ON)
 
 # tandem_add_folders(a b c): add_subdirectory for those that have a CMakeLists.txt.
 macro(tandem_add_folders)
@@ -96,7 +96,7 @@ endfunction()
 # With TRANSPORTS, it is built and registered once more for each transport but ShmRing, as <name>_tcp, with
 # TANDEM_TEST_TRANSPORT_TCP defined (see tests/support/worlds.hpp).
 # THREADS: its ranks are threads, so it takes its turn with the tests that have several processes. SANITIZED: it runs
-# under both sanitizers; see TANDEM_REPEAT_SANITIZED. TRAFFIC: it uses tests/support/traffic.hpp.
+# under a sanitizer in any case; see TANDEM_REPEAT_SANITIZED. TRAFFIC: it uses tests/support/traffic.hpp.
 # The sources contain TEST_CASEs only: main() and the support in tests/support come with it. Every test has a time
 # limit: 60 s unless given, four times as much under a sanitizer. Silently left out when it needs libtorch and there is none.
 function(tandem_test name)
@@ -159,7 +159,7 @@ function(tandem_test name)
   else()
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${speed};${arg_LABELS}")
-    if(arg_THREADS)
+    if(arg_THREADS AND NOT TANDEM_SANITIZE) # under which there are few tests of processes
       set_tests_properties(${name} PROPERTIES RESOURCE_LOCK ranks)
     endif()
   endif()

@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -64,12 +66,19 @@ E sample(std::uint64_t index, int rank, std::uint64_t seed = 0) {
   }
 }
 
+/// The first `count` of them. Kept from call to call: laws ask for the same again and again, and where nothing is
+/// optimized they cost more than what is tested.
 template <class E>
 std::vector<E> samples(std::size_t count, int rank, std::uint64_t seed = 0) {
-  std::vector<E> all;
-  all.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) all.push_back(sample<E>(i, rank, seed));
-  return all;
+  static std::mutex mutex;
+  static std::map<std::pair<int, std::uint64_t>, std::vector<E>> kept;
+  const std::lock_guard lock(mutex);
+  auto& all = kept[{rank, seed}];
+  if (all.size() < count) {
+    all.reserve(count);
+    for (std::size_t i = all.size(); i < count; ++i) all.push_back(sample<E>(i, rank, seed));
+  }
+  return {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count)};
 }
 
 template <class E>

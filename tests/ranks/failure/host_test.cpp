@@ -284,6 +284,30 @@ TEST_CASE("ranks that may not read each other's memory stream what is not regist
   }
 }
 
+TEST_CASE("a rank that forbids reading after it has joined is named on all ranks") {
+  if constexpr (TestTransport::has_windows) {
+    on_ranks(2, [](int rank) {
+      drop_right_to_trace();
+      World world = join<TestTransport>();
+      if (!world.protocol().buffers().reads_others()) {
+        MESSAGE("not tried here: the host lets nobody read");
+        return;
+      }
+      barrier(world);
+      if (rank == 0) REQUIRE(::prctl(PR_SET_DUMPABLE, 0) == 0);
+      barrier(world);
+      std::vector<float> whole(200000);
+      const std::vector<float> own(100000, 1.0F);
+      const auto error = error_of([&] { all_gather(world, own, std::span(whole)); });
+      REQUIRE(error);
+      CAPTURE(error->what());
+      CHECK(error->kind() == ErrorKind::system);
+      CHECK(error->peer() == 0);
+      CHECK(says(*error, "the memory of rank 0 cannot be read: Operation not permitted"));
+    });
+  }
+}
+
 // A memfd beyond that limit would be answered with SIGXFSZ.
 TEST_CASE("a limit of file sizes is an error that names it, not a signal") {
   on_ranks(2, [](int) {
