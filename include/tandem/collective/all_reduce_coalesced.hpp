@@ -76,7 +76,7 @@ void require_disjoint(Verb verb, int rank, std::span<const std::span<E>> buffers
 /// a hash of 32 bits). Empty buffers and an empty list are allowed; buffers that overlap are refused. The elements are
 /// copied into one buffer and back, within this rank; on the wire, for D bytes in all, what all_reduce moves: up to
 /// 8 KiB (N-1) D in one synchronisation, Direct 2 (N-1) / N D in two (buffers need not be registered), over a transport
-/// without windows Ring 2 D (N-1) / N. Throws Error: argument (nothing was announced), mismatch (on all ranks, no data
+/// without windows as all_reduce. Throws Error: argument (nothing was announced), mismatch (on all ranks, no data
 /// touched), dead_peer, timeout, poisoned.
 template <Order Order = GlooRing, ControlTransport T, Element E, class Op>
 requires Reduction<Op, E>

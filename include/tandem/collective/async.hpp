@@ -3,10 +3,10 @@
 // result, in-place rules, bits and errors.
 //
 // All ranks begin theirs in the same order among all operations of the communicator and finish them in any; at most 31
-// operations may follow the oldest unfinished one. Over registered buffers they make progress in Work::poll(); what
-// goes by channels in Work::wait(); both also in any later collective of this communicator that waits. (Another
-// communicator's collectives and messages do not help: finish before you wait there for a rank that may still be
-// finishing here.) Buffers must not be touched between begin and end, the inputs neither.
+// operations may follow the oldest unfinished one. Over buffers that are registered or can be read they make progress
+// in Work::poll(); what goes by channels in Work::wait(); both also in any later collective of this communicator that
+// waits. (Another communicator's collectives and messages do not help: finish before you wait there for a rank that may
+// still be finishing here.) Buffers must not be touched between begin and end, the inputs neither.
 #pragma once
 
 #include <any>
@@ -40,7 +40,7 @@ Work begin_all_reduce(Communicator<T>& comm, std::span<const E> input, std::span
   protocol.require_usable();
   require_count(Verb::all_reduce, comm.rank(), "output", output.size(), input.size(), site);
   require_in_place_or_disjoint<E>(Verb::all_reduce, comm.rank(), output, input, 0, site);
-  const Call call = describe_reduction<E, Order>(Verb::all_reduce, input.size(), Auto::number, op, -1, site);
+  const Call call = describe_reduction<E, Order>(Verb::all_reduce, input.size(), pending_algorithm, op, -1, site);
   if (comm.size() == 1) {
     reduce_alone(protocol, call, options, op, input.data(), output.data());
     return Work();
@@ -56,7 +56,7 @@ Work begin_reduce_scatter(Communicator<T>& comm, std::span<const E> input, std::
                           const CallOptions& options, CallSite site, std::any kept) {
   auto& protocol = comm.protocol();
   protocol.require_usable();
-  const Call call = describe_reduction<E, Order>(Verb::reduce_scatter, input.size(), Auto::number, op, -1, site);
+  const Call call = describe_reduction<E, Order>(Verb::reduce_scatter, input.size(), pending_algorithm, op, -1, site);
   ReduceScatterSteps<E, Op, EvenSlices> steps{
       input, output, op, Order::table(input.size(), sizeof(E), comm.size()), {input.size(), comm.size()}};
   steps.check(call, comm.rank());
@@ -72,7 +72,7 @@ Work begin_all_gather(Communicator<T>& comm, std::span<const E> input, std::span
                       CallSite site, std::any kept) {
   auto& protocol = comm.protocol();
   protocol.require_usable();
-  const Call call = describe<E>(Verb::all_gather, output.size(), Auto::number, 0, -1, site);
+  const Call call = describe<E>(Verb::all_gather, output.size(), pending_algorithm, 0, -1, site);
   AllGatherSteps<E, EvenSlices> steps{input, output, {output.size(), comm.size()}, comm.size(), false};
   steps.check(call, comm.rank());
   if (comm.size() == 1) {
@@ -90,7 +90,7 @@ Work begin_broadcast(Communicator<T>& comm, std::span<E> data, int root, const C
   auto& protocol = comm.protocol();
   protocol.require_usable();
   require_rank(Verb::broadcast, comm.rank(), "root", root, comm.size(), site);
-  const Call call = describe<E>(Verb::broadcast, data.size(), Auto::number, 0, root, site);
+  const Call call = describe<E>(Verb::broadcast, data.size(), pending_algorithm, 0, root, site);
   if (comm.size() == 1) {
     auto operation = protocol.post(call, options, 0, 0);
     protocol.finish(operation, 0, 0);
@@ -102,7 +102,7 @@ Work begin_broadcast(Communicator<T>& comm, std::span<E> data, int root, const C
 }  // namespace detail
 
 /// all_reduce(comm, input, output, op), begun. Bytes this rank moves, for D bytes: Direct 2 (N-1) / N D, when all
-/// ranks' buffers are registered, else Ring 2 D (N-1) / N.
+/// ranks' buffers are registered, else as all_reduce by channels.
 template <Order Order = GlooRing, ControlTransport T, Element E, class Op>
 Work all_reduce_async(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                       const Op& op, const CallOptions& options = {}, CallSite site = CallSite::here()) {
@@ -116,23 +116,23 @@ Work all_reduce_async(Communicator<T>& comm, std::span<E> data, const Op& op, co
 }
 
 /// reduce_scatter(comm, input, output, op), begun. Bytes this rank moves, for D bytes in all and a slice of S: Direct
-/// (N-1) S loaded, when all ranks' inputs are registered, else Pairwise D - S sent.
+/// or Fetch (N-1) S loaded, else Pairwise D - S sent.
 template <Order Order = GlooRing, ControlTransport T, Element E, class Op>
 Work reduce_scatter_async(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                           const Op& op, const CallOptions& options = {}, CallSite site = CallSite::here()) {
   return detail::begin_reduce_scatter<Order, T, E>(comm, input, output, op, options, site, {});
 }
 
-/// all_gather(comm, input, output), begun. Bytes this rank moves, for D bytes in all and a slice of S: Direct D - S
-/// loaded, when all ranks' inputs are registered, else Ring D less the slice before its own.
+/// all_gather(comm, input, output), begun. Bytes this rank moves, for D bytes in all and a slice of S: Direct
+/// or Fetch D - S loaded, else as all_gather by channels.
 template <ControlTransport T, Element E>
 Work all_gather_async(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                       const CallOptions& options = {}, CallSite site = CallSite::here()) {
   return detail::begin_all_gather<T, E>(comm, input, output, options, site, {});
 }
 
-/// broadcast(comm, data, root), begun. Bytes this rank moves, for D bytes: Direct D loaded by each but root, when
-/// root's buffer is registered, else Ring D sent by each but the last of the chain.
+/// broadcast(comm, data, root), begun. Bytes this rank moves, for D bytes: Direct or Fetch D loaded by each but
+/// root, else as broadcast by channels.
 template <ControlTransport T, Element E>
 Work broadcast_async(Communicator<T>& comm, std::span<E> data, int root, const CallOptions& options = {},
                      CallSite site = CallSite::here()) {

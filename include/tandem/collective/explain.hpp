@@ -31,6 +31,7 @@ struct Supposing {
   bool in_place = false;      ///< all_to_all and all_to_all_v: any rank
   bool asynchronous = false;  ///< the _async form
   bool root_alone = false;    ///< broadcast: of the registered buffers there is root's only
+  // That others may read this rank's memory is supposed where this rank may read theirs.
 };
 
 struct Explanation {
@@ -282,13 +283,12 @@ Explanation explain(const Communicator<T>& comm, Verb verb, std::uint64_t bytes,
   it.pending = supposing.asynchronous;
   it.windows = T::has_windows;
   if (ranks > 1) it.staged_bytes = traffic.staged_bytes();
-  if (T::has_windows && !comm.arena()->detached()) {
+  // A reader could come too late.
+  const bool too_late = supposing.in_place && (pairs || verb == Verb::all_to_all);
+  if (T::has_windows && !comm.arena()->detached() && !too_late) {
     it.registration = verb == Verb::all_reduce_coalesced ? Registration::all : supposing.registration;
-    // A reader could come too late.
-    const bool too_late = supposing.in_place && (pairs || verb == Verb::all_to_all);
-    if (too_late) it.registration = Registration::none;
-    it.readable = comm.protocol().buffers().reads_others() && !too_late;
   }
+  it.readable = comm.protocol().buffers().reads_others() && !too_late;
 
   Explanation result;
   result.verb = verb;

@@ -143,8 +143,8 @@ class PendingOperation final : public HeldOperation {
     const auto moved = attempt([&] { return go_by_channels<Auto>(*protocol_, operation_, steps_, path_); });
     finish(path_, moved);
   }
-  /// Over registered buffers at once; what goes by channels needs both ends at work at the same time, and is left to
-  /// those that wait.
+  /// Over buffers that this rank can read, at once; what goes by channels needs both ends at work at the same time, and
+  /// is left to those that wait.
   void take_own_part() {
     path_ = path_of(operation_.call.verb, {.ranks = protocol_->size(),
                                            .staged_bytes = steps_.staged_bytes(),

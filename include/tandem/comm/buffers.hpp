@@ -3,6 +3,7 @@
 // that all map or, where the system lets processes read each other's memory, wherever they are. Knows no algorithm.
 #pragma once
 
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "tandem/comm/arena.hpp"
 #include "tandem/comm/board.hpp"
 #include "tandem/comm/operation.hpp"
+#include "tandem/core/bytes.hpp"
 #include "tandem/core/copy.hpp"
 #include "tandem/transport/concepts.hpp"
 
@@ -44,7 +46,7 @@ class Buffers {
   std::uint64_t place_of(const void* memory, std::size_t bytes) const noexcept {
     if (!T::has_windows) return Place::hidden;
     const std::uint64_t offset = arena_->offset_of(memory, bytes);
-    if (offset != Arena::private_memory || !reads_others_) return offset;
+    if (offset != Arena::private_memory || !reads_others_ || !can_be_read(memory, bytes)) return offset;
     return Place::own_memory | reinterpret_cast<std::uintptr_t>(memory);
   }
 
@@ -66,6 +68,11 @@ class Buffers {
   bool is_registered(const Operation& operation, int member) const noexcept {
     const Line& line = line_of(operation, member);
     return Place::in_window(line.input) && Place::in_window(line.output);
+  }
+  /// May others store into a buffer of that member's?
+  bool is_stored_to(const Operation& operation, int member) const noexcept {
+    const std::uint64_t output = line_of(operation, member).output;
+    return Place::in_window(output) && output != Place::nothing;
   }
   /// Can every member read every other's buffers, wherever they are?
   bool all_readable(const Operation& operation) const noexcept {
@@ -97,6 +104,19 @@ class Buffers {
   }
 
  private:
+  /// Not all memory can: that of devices, for one. Tried once for each buffer; what is small is staged or streamed.
+  bool can_be_read(const void* memory, std::size_t bytes) const noexcept {
+    if (bytes <= Block::eager_bytes) return true;
+    const auto address = reinterpret_cast<std::uintptr_t>(memory);
+    std::uintptr_t& last = tried_[address / page_bytes % tried_.size()];
+    if (last == address) return true;
+    if constexpr (T::has_windows) {
+      std::byte seen{};
+      if (endpoint_.read_other(endpoint_.rank(), &seen, address, 1) != 0) return false;
+    }
+    last = address;
+    return true;
+  }
   std::byte* window(int member) const noexcept { return windows_[static_cast<std::size_t>(member)]; }
   const Line& line_of(const Operation& operation, int member) const noexcept {
     return blocks_[static_cast<std::size_t>(member)]->lines[operation.sequence % Block::line_count];
@@ -108,6 +128,7 @@ class Buffers {
   const std::vector<int>& members_;
   std::vector<std::byte*> windows_;
   bool reads_others_ = false;
+  mutable std::array<std::uintptr_t, 64> tried_{};  // addresses of buffers that can be read
 };
 
 }  // namespace tandem::detail

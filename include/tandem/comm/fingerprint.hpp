@@ -155,7 +155,10 @@ struct Fingerprint {
 static_assert(sizeof(Fingerprint) == 32);
 
 /// The names behind the numbers of reductions, algorithms and orders.
-inline constexpr std::array<const char*, 5> algorithm_names{"none", "Direct", "Ring", "Pairwise", "Naive"};
+inline constexpr std::array<const char*, 6> algorithm_names{"none",     "Direct", "Ring",
+                                                            "Pairwise", "Naive",  "that of the _async form"};
+/// The _async forms take ways of their own.
+inline constexpr std::uint8_t pending_algorithm = 5;
 inline std::string algorithm_text(std::uint8_t number) {
   return number < algorithm_names.size() ? algorithm_names[number] : "number " + std::to_string(number);
 }

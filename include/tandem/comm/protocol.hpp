@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -165,13 +166,17 @@ class Protocol {
   }
   /// Where the members' buffers lie, and how this rank reaches them.
   const Buffers<T>& buffers() const noexcept { return buffers_; }
-  /// Copies bytes at a place of a member, which must be readable, to `to`. Fails the operation when they are not after
-  /// all.
+  /// Copies bytes at a place of a member that is readable; fails the operation when it is not after all.
   void load(Operation& operation, int member, std::uint64_t place, std::uint64_t offset, void* to, std::size_t bytes) {
     const int fault = buffers_.load(member, place, offset, to, bytes);
-    if (fault == 0) [[likely]]
+    // Who gives up says so before its caller may use its memory for something else: what was read may be that.
+    if (fault == 0 && (Place::in_window(place) || block(member).failed.load(std::memory_order_acquire) == 0)) [[likely]]
       return;
-    check(operation, member, [] { return false; });  // who gave up, or died, has the better words
+    for (int look = 0; look < 10; ++look) {  // who gave up, or died, has the better words; the latter takes a moment
+      check(operation, member, [] { return false; });
+      if (fault != EFAULT) break;
+      endpoint().nap(std::chrono::milliseconds(5));
+    }
     const Trouble trouble = unreadable(member, fault);
     fail(operation, trouble.kind, trouble.peer, trouble.what);
   }
@@ -181,19 +186,9 @@ class Protocol {
 
   // --- finish ---------------------------------------------------------------------------------------------------
   /// Tells the others that this rank's part of the operation is in place.
-  void post_done(const Operation& operation) noexcept {
-    Line& line = own().line(operation.sequence);
-    line.done.store(operation.sequence, std::memory_order_release);
-    show(&line.done, sizeof line.done);
-    endpoint().wake(line.done);
-  }
+  void post_done(const Operation& operation) noexcept { post_word(operation, &Line::done); }
   /// The same of half of it, where the other half needs what others have done first.
-  void post_half(const Operation& operation) noexcept {
-    Line& line = own().line(operation.sequence);
-    line.half.store(operation.sequence, std::memory_order_release);
-    show(&line.half, sizeof line.half);
-    endpoint().wake(line.half);
-  }
+  void post_half(const Operation& operation) noexcept { post_word(operation, &Line::half); }
   void await_half(Operation& operation, int member) {
     await_word(operation, member, block(member).line(operation.sequence).half);
   }
@@ -206,7 +201,7 @@ class Protocol {
   /// After others have stored to this rank's buffers: are these still the memory that others reach? Not when another
   /// communicator of this process failed in the meantime.
   void require_attached(Operation& operation) {
-    if (!host_->arena()->detached()) [[likely]]
+    if (!host_->arena()->detached() || !buffers_.is_stored_to(operation, rank_)) [[likely]]
       return;
     require_usable();
     fail(operation, ErrorKind::poisoned, rank_,
@@ -297,8 +292,9 @@ class Protocol {
   /// Operation::Abandon.
   static void abandon(void* protocol, const Operation& operation) noexcept {
     auto& self = *static_cast<Protocol*>(protocol);
-    if (self.poison_->is_set() || self.endpoint().forked()) return;
+    if (self.endpoint().forked()) return;
     self.recorder_.fail(operation.ticket);
+    if (self.poison_->is_set()) return;
     try {
       const Error cause = error_in(operation, self.rank_, self.size(), ErrorKind::poisoned, self.rank_,
                                    operation.dropped ? "dropped without wait()" : "an exception left it unfinished");
@@ -306,6 +302,12 @@ class Protocol {
       if (operation.dropped && self.notice_) self.notice_(cause.what());
     } catch (...) {  // no memory for the words: the deadline will tell the others
     }
+  }
+  void post_word(const Operation& operation, std::atomic<std::uint64_t> Line::*word) noexcept {
+    std::atomic<std::uint64_t>& it = own().line(operation.sequence).*word;
+    it.store(operation.sequence, std::memory_order_release);
+    show(&it, sizeof it);
+    endpoint().wake(it);
   }
   bool all_reached(const Operation& operation, std::atomic<std::uint64_t> Line::*word) const noexcept {
     host_->endpoint().progress();

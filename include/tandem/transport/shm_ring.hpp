@@ -130,7 +130,11 @@ class ShmRing {
       endpoint.windows_ = windows;
       for (int peer = 0; peer < size; ++peer) endpoint.peers_.push_back({::getpid(), Descriptor()});
       endpoint.in_process_ = true;
-      endpoint.reads_others_ = cross_memory_is_wanted();
+      std::uint64_t seen = 0;
+      const std::uint64_t mark = 1;
+      endpoint.reads_others_ =
+          cross_memory_is_wanted() &&
+          endpoint.read_other(endpoint.rank(), &seen, reinterpret_cast<std::uintptr_t>(&mark), sizeof seen) == 0;
       endpoint.open_rings();
     }
     return endpoints;
@@ -212,8 +216,8 @@ class ShmRing {
     Geometry geometry;
     std::int32_t process;
     std::int32_t processors;
-    std::uint64_t mark;     // random, in the own memory of the rank as long as it has its window
-    std::uint64_t mark_at;  // the address of a copy of it
+    std::uint64_t mark;     // random; a copy lies in the window
+    std::uint64_t mark_at;  // the address of that in the rank's own process
   };
   struct Peer {
     std::int32_t id = 0;

@@ -291,6 +291,40 @@ TEST_CASE("a rank that lets go of one communicator only is named there at once")
     std::int32_t value = 1;
     all_reduce(world, std::span(&value, 1), Sum{});
     CHECK(value == 3);
+    // Nor by any other way: what the failure has taken from the arena is no part of these.
+    std::vector<float> data(300000, 1.0F);
+    broadcast(world, std::span(data).first(5000), 0);
+    all_reduce(world, std::span(data), Sum{});
+    CHECK(data[299999] == 3.0F);
+    CHECK_FALSE(world.poisoned());
+  });
+}
+
+// Its memory may be something else by then: it read that, found all ranks done, and returned.
+TEST_CASE("what is read of a rank that gave up is not taken for a result") {
+  std::atomic<bool> begun{false};
+  std::atomic<bool> dropped{false};
+  on_threads(2, [&](World& world) {
+    std::vector<float> own(50000, static_cast<float>(world.rank()));
+    std::vector<float> whole(100000);
+    if (world.rank() == 1) {
+      {
+        auto work = all_gather_async(world, std::span<const float>(own), std::span(whole));
+        while (!begun) std::this_thread::yield();
+        work.poll();
+      }
+      std::fill(own.begin(), own.end(), 77.0F);
+      dropped = true;
+    } else {
+      auto work = all_gather_async(world, std::span<const float>(own), std::span(whole));
+      begun = true;
+      while (!dropped) std::this_thread::yield();
+      const auto error = error_of([&] { work.wait(); });
+      REQUIRE(error);
+      CAPTURE(error->what());
+      CHECK(error->peer() == 1);
+      CHECK(says(*error, "dropped without wait()"));
+    }
   });
 }
 

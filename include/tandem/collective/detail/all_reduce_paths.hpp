@@ -54,6 +54,7 @@ std::uint64_t all_reduce_by_fetching(Protocol<T>& protocol, Operation& operation
   const auto owned_by = [&](int member) { return owned_range(table.count(), sizeof(E), ranks, member); };
   const Range owned = owned_by(protocol.rank());
   std::uint64_t loaded = fetch_and_fold(protocol, operation, op, table, input, output + owned.begin, owned);
+  protocol.require_attached(operation);  // else the others would not see what was folded
   protocol.post_half(operation);
   for (int step = 1; step < ranks; ++step) {
     const int member = (protocol.rank() + step) % ranks;

@@ -18,7 +18,7 @@ struct MemoryGroup {
   std::string folder;
   const char* limit;
   const char* usage;
-  const char* reclaimable[2];  // of memory.stat: files' pages, given back before anything is killed
+  const char* reclaimable[3];  // of memory.stat: files' pages and the like, given back before anything is killed
 };
 
 /// This process's own group first, then those around it; what is not mounted is left out by whoever reads it.
@@ -35,10 +35,10 @@ inline std::vector<MemoryGroup> memory_groups() {
     std::string root;
     if (controllers == ",,") {
       root = "/sys/fs/cgroup";
-      group = {{}, "memory.max", "memory.current", {"inactive_file", "active_file"}};
+      group = {{}, "memory.max", "memory.current", {"inactive_file", "active_file", "slab_reclaimable"}};
     } else if (controllers.find(",memory,") != std::string::npos) {
       root = "/sys/fs/cgroup/memory";
-      group = {{}, "memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}};
+      group = {{}, "memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file", "total_active_file", ""}};
     } else {
       continue;
     }
@@ -69,7 +69,7 @@ inline std::uint64_t memory_left_in_groups() {
     std::ifstream statistics(group.folder + "/memory.stat");
     std::uint64_t value = 0;
     for (std::string name; statistics >> name >> value;) {
-      if (name == group.reclaimable[0] || name == group.reclaimable[1]) reclaimable += value;
+      for (const char* const given_back : group.reclaimable) reclaimable += name == given_back ? value : 0;
     }
     const std::uint64_t taken = *usage - std::min(*usage, reclaimable);
     least = std::min(least, *limit - std::min(*limit, taken));
