@@ -32,11 +32,11 @@ class Staging {
   void show(std::size_t bytes) noexcept { endpoint_.publish(others_, {buffer(rank_), bytes}); }
   /// Another member's buffer of the same turn. (One's own may be taken by then: see release.)
   const std::byte* of(int member) const noexcept { return buffer(member); }
-  /// Through with the first `bytes` of it. Where memory is shared, a lone reader takes the lines over: see take_lines.
-  /// Called before this rank's next post of a staged operation, which is what the owner awaits before it fills the
-  /// buffer again, two turns later: so these stores come before the owner's.
+  /// Through with the first `bytes` of it. Where memory is shared, a lone reader gives the lines back: see
+  /// give_lines_back. Called before this rank's next post of a staged operation, which is what the owner awaits before
+  /// it fills the buffer again, two turns later: so these stores come before the owner's.
   void release(int member, std::size_t bytes) noexcept {
-    if (T::has_windows && others_.size() == 1 && member != rank_) take_lines(buffer(member), bytes);
+    if (T::has_windows && others_.size() == 1 && member != rank_) give_lines_back(buffer(member), bytes);
   }
 
  private:

@@ -8,7 +8,7 @@
 //   tail           only the reader; published with release after it has read the slot, read with acquire by the
 //                  writer: a slot below tail + slots is free to be written again.
 //   slots          the writer, up to the release of head; then the reader, which stores to each line once it has read
-//                  it (see take_lines), up to the release of tail: the two never write at the same time.
+//                  it (see give_lines_back), up to the release of tail: the two never write at the same time.
 // Each end keeps its own copy of its own counter and the last value seen of the other's, so that an end touches the
 // other's line only when its copy says full or empty. Counters are 64-bit and monotone: they never wrap in practice,
 // and slot numbers are taken modulo a power of two, so wrapping would still be right.
@@ -98,9 +98,9 @@ class RingReader {
     const std::size_t length = std::min<std::size_t>(control_->lengths[tail_ % ring_slots], slot_bytes_);
     return {slots_ + (tail_ % ring_slots) * slot_bytes_ + used_, length - std::min(length, used_)};
   }
-  /// Frees the first `bytes` of what peek() showed, and takes its cache lines over: see take_lines.
+  /// Frees the first `bytes` of what peek() showed, and gives its cache lines back: see give_lines_back.
   void consume(std::size_t bytes) noexcept {
-    take_lines(slots_ + (tail_ % ring_slots) * slot_bytes_ + used_, bytes);
+    give_lines_back(slots_ + (tail_ % ring_slots) * slot_bytes_ + used_, bytes);
     used_ += bytes;
     if (used_ >= std::min<std::size_t>(control_->lengths[tail_ % ring_slots], slot_bytes_)) {
       used_ = 0;
