@@ -69,7 +69,8 @@ inline std::vector<std::size_t> uneven_counts(int ranks, std::size_t each) {
 inline std::optional<std::uint64_t> moved_bytes(const World& world, How how, std::size_t staged, std::uint64_t loaded,
                                                 std::uint64_t sent, bool fetched) {
   if (world.size() == 1) return 0;
-  if (seen(how) == Registered::on_last_rank && staged >= 4096) return std::nullopt;
+  const bool mixed = seen(how) == Registered::on_last_rank && staged >= 4096;
+  if (mixed && (staged <= 8192 || !fetched)) return std::nullopt;
   return staged <= 8192 || seen(how) == Registered::everywhere || fetched ? loaded : sent;
 }
 inline std::optional<std::uint64_t> moved_bytes(const World& world, How how, std::size_t staged, std::uint64_t loaded,

@@ -71,13 +71,9 @@ struct AllGatherSteps {
         protocol, output.data(), slice, [](int) { return std::size_t{0}; }, load);
   }
   template <class T>
-  std::uint64_t direct(Protocol<T>& protocol, Operation& operation) const {
+  std::uint64_t read_in_place(Protocol<T>& protocol, Operation& operation, Path) const {
     keep(protocol.rank());
     return load(protocol, load_posted<E>(protocol, operation));
-  }
-  template <class T>
-  std::uint64_t fetch(Protocol<T>& protocol, Operation& operation) const {
-    return direct(protocol, operation);
   }
   template <class Algorithm, class T>
   std::uint64_t by_channels(Protocol<T>& protocol, Operation& operation) const {

@@ -44,11 +44,8 @@ struct AllReduceSteps {
     return true;
   }
   template <class T>
-  std::uint64_t direct(Protocol<T>& protocol, Operation& operation) const {
-    return fold_owned<T, E>(protocol, operation, op, table);
-  }
-  template <class T>
-  std::uint64_t fetch(Protocol<T>& protocol, Operation& operation) const {
+  std::uint64_t read_in_place(Protocol<T>& protocol, Operation& operation, Path path) const {
+    if (path == Path::direct) return fold_owned<T, E>(protocol, operation, op, table);
     return all_reduce_by_fetching(protocol, operation, op, table, input, output);
   }
   template <class Algorithm, class T>

@@ -185,7 +185,7 @@ void all_to_all_v(Communicator<T>& comm, std::type_identity_t<std::span<const E>
     protocol.staging().release(member, small ? detail::Block::eager_bytes : header);
   }
   if (small) return protocol.finish(operation, told + volume.of(taken), loaded);
-  if (taken == Path::direct || taken == Path::fetch) {
+  if (reads_in_place(taken)) {
     loaded += detail::load_from_buffers(protocol, operation, output.data(), is_read, receives, origin);
     return protocol.finish(operation, told + volume.of(taken), loaded);
   }

@@ -39,8 +39,7 @@ struct BroadcastSteps {
   template <class T>
   std::uint64_t output_place(const Protocol<T>& protocol) const noexcept {
     if (!shares || protocol.rank() == root) return Place::nothing;
-    const std::uint64_t place = protocol.buffers().place_of(data.data(), data.size_bytes());
-    return Place::in_window(place) ? place : Place::nothing;
+    return protocol.buffers().window_place_of(data.data(), data.size_bytes());
   }
   /// The elements that root stores to all others.
   template <class T>
@@ -63,7 +62,7 @@ struct BroadcastSteps {
     return data.size_bytes();
   }
   template <class T>
-  std::uint64_t direct(Protocol<T>& protocol, Operation& operation) const {
+  std::uint64_t read_in_place(Protocol<T>& protocol, Operation& operation, Path) const {
     const Range stored = stored_by_root(protocol, operation);
     if (protocol.rank() != root) {
       const auto part = data.subspan(stored.end);
@@ -76,10 +75,6 @@ struct BroadcastSteps {
       copy_result(protocol.buffers().output_of(operation, (root + step) % protocol.size()), data.data(), bytes);
     }
     return bytes * static_cast<std::uint64_t>(protocol.size() - 1);
-  }
-  template <class T>
-  std::uint64_t fetch(Protocol<T>& protocol, Operation& operation) const {
-    return direct(protocol, operation);
   }
   template <class Algorithm, class T>
   std::uint64_t by_channels(Protocol<T>& protocol, Operation& operation) const {
@@ -101,8 +96,7 @@ struct BroadcastSteps {
   }
   template <class T>
   std::uint64_t predicted(const Protocol<T>& protocol, const Operation& operation, Path path) const noexcept {
-    const bool reaches = path == Path::direct || path == Path::fetch;
-    const std::uint64_t stored = reaches ? stored_by_root(protocol, operation).size() * sizeof(E) : 0;
+    const std::uint64_t stored = reads_in_place(path) ? stored_by_root(protocol, operation).size() * sizeof(E) : 0;
     return predict::broadcast(path, data.size_bytes(), stored, root, protocol.rank(), protocol.size());
   }
 };

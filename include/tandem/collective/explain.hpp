@@ -98,8 +98,8 @@ class Traffic {
       case Verb::all_gather_v:
         return predict::all_gather(path, bytes_, own(rank), own((rank + ranks_ - 1) % ranks_), ranks_);
       case Verb::broadcast:
-        return predict::broadcast(path, bytes_, path == Path::direct || path == Path::fetch ? stored_by_root() : 0,
-                                  supposing_.root, rank, ranks_);
+        return predict::broadcast(path, bytes_, reads_in_place(path) ? stored_by_root() : 0, supposing_.root, rank,
+                                  ranks_);
       case Verb::reduce:
         return predict::reduce(path, bytes_, element() * owned_range(count(), element(), ranks_, rank).size(), ranks_,
                                root);

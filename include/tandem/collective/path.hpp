@@ -30,6 +30,9 @@ constexpr const char* name_of(Path path) noexcept {
   return names[static_cast<int>(path)];
 }
 
+/// Does a rank load out of the others' buffers where they lie?
+constexpr bool reads_in_place(Path path) noexcept { return path == Path::direct || path == Path::fetch; }
+
 /// What the way depends on, beside the verb.
 struct Circumstances {
   int ranks = 1;

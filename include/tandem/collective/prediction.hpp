@@ -122,9 +122,7 @@ struct Volume {
   std::uint64_t sent = 0;
 
   constexpr std::uint64_t of(Path path) const noexcept {
-    return path == Path::alone                                                   ? 0
-           : path == Path::staged || path == Path::direct || path == Path::fetch ? loaded
-                                                                                 : sent;
+    return path == Path::alone ? 0 : path == Path::staged || reads_in_place(path) ? loaded : sent;
   }
 };
 constexpr Volume gather(std::uint64_t own, std::uint64_t whole, bool root) noexcept {

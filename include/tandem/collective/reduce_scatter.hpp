@@ -101,11 +101,9 @@ struct ReduceScatterSteps {
     return folded * sizeof(E) * static_cast<std::uint64_t>(protocol.size() - 1);
   }
   template <class T>
-  std::uint64_t direct(Protocol<T>& protocol, Operation& operation) const {
-    return fold_slice(protocol, [&](int member) { return protocol.buffers().input_of(operation, member); });
-  }
-  template <class T>
-  std::uint64_t fetch(Protocol<T>& protocol, Operation& operation) const {
+  std::uint64_t read_in_place(Protocol<T>& protocol, Operation& operation, Path path) const {
+    if (path == Path::direct)
+      return fold_slice(protocol, [&](int member) { return protocol.buffers().input_of(operation, member); });
     return fetch_and_fold(protocol, operation, op, table, input.data(), output.data(),
                           slice_of_member(protocol.rank()));
   }

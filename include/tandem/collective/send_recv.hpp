@@ -97,7 +97,7 @@ void send_recv(Communicator<T>& comm, std::type_identity_t<std::span<const E>> d
       {from, std::as_writable_bytes(std::span(&header_in, 1)), std::as_writable_bytes(data_in), &receiving},
       [&] { detail::require_expected(protocol, operation, expected, taken, from, header_in); },
       data_in.data() == data_out.data());
-  protocol.finish_half(receiving);
+  protocol.finish_record(receiving);
   protocol.finish(operation, sizeof header_out + sent.bytes(), moved);
 }
 

@@ -146,17 +146,10 @@ class PendingOperation final : public HeldOperation {
   /// Over buffers that this rank can read, at once; what goes by channels needs both ends at work at the same time, and
   /// is left to those that wait.
   void take_own_part() {
-    path_ = path_of(operation_.call.verb, {.ranks = protocol_->size(),
-                                           .staged_bytes = steps_.staged_bytes(),
-                                           .pending = true,
-                                           .windows = T::has_windows,
-                                           .registration = protocol_->buffers().registration(operation_),
-                                           .readable = protocol_->buffers().all_readable(operation_)});
+    path_ = path_for<Auto>(*protocol_, operation_, steps_.staged_bytes(), true);
     if constexpr (T::has_windows) {
-      if (path_ == Path::direct || path_ == Path::fetch) {
-        moved_ = attempt([&] {
-          return path_ == Path::direct ? steps_.direct(*protocol_, operation_) : steps_.fetch(*protocol_, operation_);
-        });
+      if (reads_in_place(path_)) {
+        moved_ = attempt([&] { return steps_.read_in_place(*protocol_, operation_, path_); });
         protocol_->post_done(operation_);
         protocol_->held().mark_advanced(operation_.sequence);
         stage_ = Stage::done;

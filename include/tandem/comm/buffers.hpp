@@ -49,6 +49,11 @@ class Buffers {
     if (offset != Arena::private_memory || !reads_others_ || !can_be_read(memory, bytes)) return offset;
     return Place::own_memory | reinterpret_cast<std::uintptr_t>(memory);
   }
+  /// The same where only a registered buffer is of use to them.
+  std::uint64_t window_place_of(const void* memory, std::size_t bytes) const noexcept {
+    const std::uint64_t offset = T::has_windows ? arena_->offset_of(memory, bytes) : Place::hidden;
+    return Place::in_window(offset) ? offset : Place::nothing;
+  }
 
   // After all members' posts were awaited; the same answers on all of them.
   /// Of the members that have said where something is, how many are registered.

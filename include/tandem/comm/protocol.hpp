@@ -220,17 +220,17 @@ class Protocol {
 
   /// Closes the books on an operation that succeeded.
   void finish(Operation& operation, std::uint64_t predicted, std::uint64_t measured) noexcept {
-    finish_half(operation);
+    finish_record(operation);
     ++ledger_.operations;
     ledger_.predicted += predicted;
     ledger_.measured += measured;
   }
 
   /// Of an operation that the flight recorder has as two, the half that is not in the books.
-  void half_waits(const Operation& half, int member) noexcept { recorder_.waits(half.ticket, member); }
-  void finish_half(Operation& half) noexcept {
-    half.close();
-    recorder_.finish(half.ticket);
+  void record_waits(const Operation& record, int member) noexcept { recorder_.waits(record.ticket, member); }
+  void finish_record(Operation& record) noexcept {
+    record.close();
+    recorder_.finish(record.ticket);
   }
 
   // --- small messages -------------------------------------------------------------------------------------------

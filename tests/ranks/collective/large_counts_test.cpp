@@ -102,6 +102,18 @@ void collectives(World& world, std::span<std::uint8_t> data) {
 
 constexpr auto limit = std::chrono::seconds(280);
 
+void collectives_on_private_buffers(bool fetched) {
+  on_ranks(
+      2,
+      [fetched](int) {
+        World world = join<TestTransport>();
+        CHECK(world.protocol().buffers().reads_others() == fetched);
+        std::vector<std::uint8_t> data(count);
+        collectives(world, data);
+      },
+      limit);
+}
+
 }  // namespace
 
 TEST_CASE("C035: a message of more than 2^31 bytes") {
@@ -125,26 +137,11 @@ TEST_CASE("C035: a message of more than 2^31 bytes") {
 TEST_CASE("C035: collectives on more than 2^31 elements by channels") {
   if (!memory_suffices()) return;
   const NothingIsFetched by_channels;
-  on_ranks(
-      2,
-      [](int) {
-        World world = join<TestTransport>();
-        std::vector<std::uint8_t> data(count);
-        collectives(world, data);
-      },
-      limit);
+  collectives_on_private_buffers(false);
 }
 
 TEST_CASE("C035: collectives on more than 2^31 elements, fetched") {
-  if (!TestTransport::has_windows || !memory_suffices()) return;
-  on_ranks(
-      2,
-      [](int) {
-        World world = join<TestTransport>();
-        std::vector<std::uint8_t> data(count);
-        collectives(world, data);
-      },
-      limit);
+  if (TestTransport::has_windows && memory_suffices()) collectives_on_private_buffers(true);
 }
 
 TEST_CASE("C035: collectives on more than 2^31 elements of the arena") {

@@ -5,11 +5,10 @@
 // A verb's steps are a type with
 //   input_place(protocol), output_place(protocol)   what it announces of this rank's buffers;
 //   staged_bytes()                                  what it would have to stage, the most of all ranks;
-//   waits(protocol, operation)                      must this rank, Direct, wait until all have done their part?
-//   direct(protocol, operation)                     its part over registered buffers; bytes moved;
-//   fetch(protocol, operation)                      its part out of buffers that are anywhere; bytes moved;
-//   by_channels<Algorithm>(protocol, operation)     all of it by channels; bytes moved;
-//   predicted(protocol, operation, path)            the bytes by formula.
+//   waits(protocol, operation)                      must this rank, then, wait until all have done their part?
+//   read_in_place(protocol, operation, path)        its part out of buffers where they lie, Direct or Fetch; bytes
+//   moved; by_channels<Algorithm>(protocol, operation)     all of it by channels; bytes moved; predicted(protocol,
+//   operation, path)            the bytes by formula.
 #pragma once
 
 #include <concepts>
@@ -25,20 +24,22 @@ namespace tandem::detail {
 
 template <class Algorithm, class T>
 Path path_for(const Protocol<T>& protocol, Verb verb, std::uint64_t staged_bytes, Registration registration,
-              bool readable = false) noexcept {
+              bool readable = false, bool pending = false) noexcept {
   return path_of(verb, {.ranks = protocol.size(),
                         .forced = Algorithm::number,
                         .staged_bytes = staged_bytes,
                         .crowded = protocol.crowded(),
+                        .pending = pending,
                         .windows = T::has_windows,
                         .registration = registration,
                         .readable = readable});
 }
 /// The same once all ranks have said where their buffers are.
 template <class Algorithm, class T>
-Path path_for(const Protocol<T>& protocol, const Operation& operation, std::uint64_t staged_bytes) noexcept {
+Path path_for(const Protocol<T>& protocol, const Operation& operation, std::uint64_t staged_bytes,
+              bool pending = false) noexcept {
   return path_for<Algorithm>(protocol, operation.call.verb, staged_bytes, protocol.buffers().registration(operation),
-                             protocol.buffers().all_readable(operation));
+                             protocol.buffers().all_readable(operation), pending);
 }
 
 /// Direct was forced, and some rank's buffers are not registered: the same answer on all ranks, nothing was moved.
@@ -74,8 +75,8 @@ void carry_out(Protocol<T>& protocol, Operation& operation, const Steps& steps) 
     if constexpr (std::same_as<Algorithm, Direct>) {
       if (protocol.buffers().registration(operation) != Registration::all) refuse_unregistered(protocol, operation);
     }
-    if (path == Path::direct || path == Path::fetch) {
-      const auto moved = path == Path::direct ? steps.direct(protocol, operation) : steps.fetch(protocol, operation);
+    if (reads_in_place(path)) {
+      const auto moved = steps.read_in_place(protocol, operation, path);
       protocol.post_done(operation);
       if (steps.waits(protocol, operation)) protocol.await_done(operation);
       return protocol.finish(operation, steps.predicted(protocol, operation, path), moved);

@@ -81,7 +81,7 @@ struct Incoming {
   int from = -1;
   std::span<std::byte> header{};
   std::span<std::byte> data{};
-  const Operation* half = nullptr;  ///< of an exchange: the receiving half, for the flight recorder
+  const Operation* record = nullptr;  ///< of an exchange: what the flight recorder has of this half
   bool finished() const noexcept { return header.empty() && data.empty(); }
 };
 
@@ -179,7 +179,7 @@ std::uint64_t move_messages(Protocol<T>& protocol, Operation& operation, Outgoin
       backoff = Backoff(protocol.pauses());
       continue;
     }
-    if (in.half != nullptr && !in.finished()) protocol.half_waits(*in.half, in.from);
+    if (in.record != nullptr && !in.finished()) protocol.record_waits(*in.record, in.from);
     protocol.await_channel(operation, room().empty() ? out.to : in.from, backoff, ready);
   }
   return sent;

@@ -111,7 +111,7 @@ void redistribute(Protocol<T>& protocol, const Call& call, const CallOptions& op
     return protocol.finish(operation, volume.of(Path::staged), loaded);
   }
   const Path taken = path_for<Auto>(protocol, operation, most);
-  if (taken == Path::direct || taken == Path::fetch) {
+  if (reads_in_place(taken)) {
     const auto loaded = load_from_buffers(protocol, operation, output, is_read, receives, origin);
     keep();
     return protocol.finish(operation, volume.of(taken), loaded);
