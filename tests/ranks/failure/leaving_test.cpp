@@ -311,7 +311,12 @@ TEST_CASE("C051: communicators in static objects are no trouble at exit") {
             if (--left == 0) std::exit(7 + rank);
             return a + b;
           };
-          if (kind == 3) all_reduce(*namespace_static, std::span(data), op);
+          try {
+            if (kind == 3) all_reduce(*namespace_static, std::span(data), op);
+          } catch (const Error& error) {  // the other rank was in its exit() before this one's thousandth element
+            const auto left_it = "rank " + std::to_string(1 - rank) + " left";
+            if (std::string(error.what()).find(left_it) == std::string::npos) throw;
+          }
         } else if (kind == 1) {
           static std::unique_ptr<World> function_static;
           function_static = std::move(world);
