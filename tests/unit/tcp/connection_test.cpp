@@ -245,6 +245,23 @@ TEST_CASE("a peer that does not read for long is no dead peer") {
   CHECK(limit == 0);
 }
 
+// The kernel queued megabytes between two ranks of a host, and a broadcast of 64 MB took twice as long.
+TEST_CASE("within a host little waits between two ranks, and there is room for it from the start") {
+  const auto [near, far] = connected_sockets();
+  const auto option = [&](int which) {
+    int value = -1;
+    socklen_t length = sizeof value;
+    REQUIRE(::getsockopt(near.get(), SOL_SOCKET, which, &value, &length) == 0);
+    return value;
+  };
+  const int before = option(SO_RCVBUF);
+  CHECK(within_host(near));
+  set_options(near);
+  CHECK(option(SO_SNDBUF) == 2 * (160 << 10));
+  CHECK(option(SO_RCVBUF) > before);
+  CHECK(option(SO_RCVLOWAT) == 1);  // a single byte wakes its reader
+}
+
 // Each rank that left after a mismatch waited a second for a peer that had already gone.
 TEST_CASE("after a reset nothing counts as still to be delivered") {
   auto [near, far] = connected_sockets();

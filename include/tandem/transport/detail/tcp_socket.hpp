@@ -122,10 +122,15 @@ inline Descriptor open_socket(int family) {
   return socket;
 }
 
-/// For a socket that carries a job's data. A process that ended is noticed at once (its kernel says so), a host that
-/// vanished without a word after 30 s of silence, or at the operation's deadline while data are under way. No
+/// Are both ends on this host?
+inline bool within_host(const Descriptor& socket) {
+  return local_address(socket).with_port(0) == peer_address(socket).with_port(0);
+}
+
+/// For a connected socket that carries a job's data. A process that ended is noticed at once (its kernel says so), a
+/// host that vanished without a word after 30 s of silence, or at the operation's deadline while data are under way. No
 /// TCP_USER_TIMEOUT: it would also end connections to a rank that computes for longer than that while data wait for it.
-inline void set_options(const Descriptor& socket) noexcept {
+inline void set_options(const Descriptor& socket) {
   const auto set = [&](int level, int option, int value) {
     ::setsockopt(socket.get(), level, option, &value, sizeof value);
   };
@@ -134,6 +139,14 @@ inline void set_options(const Descriptor& socket) noexcept {
   set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set(IPPROTO_TCP, TCP_KEEPCNT, 4);
+  if (!within_host(socket)) return;
+  // Nothing is ever under way here: what was sent and not read yet only waits, by default up to megabytes of it, which
+  // no cache keeps (16 MB by broadcast: 10 ms, so 4.4). The kernel doubles this.
+  set(SOL_SOCKET, SO_SNDBUF, 160 << 10);
+  // Room for it from the start: the kernel lets the receive buffer grow to what is asked for and leaves it so. Unlike
+  // SO_RCVBUF, this is not held to net.core.rmem_max and does not keep the buffer from growing on.
+  set(SOL_SOCKET, SO_RCVLOWAT, 2 << 20);
+  set(SOL_SOCKET, SO_RCVLOWAT, 1);
 }
 
 /// Ports that a firewall lets through; {0, 0}: whatever the system gives.
