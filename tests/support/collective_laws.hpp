@@ -110,11 +110,16 @@ inline Way auto_way(std::uint64_t bytes, int ranks, bool may_be_naive, bool may_
   return may_be_pairwise && ranks > 2 && bytes <= 524288 ? Way::pairwise : Way::ring;
 }
 
-/// Does Auto fetch what is not registered, when a rank gives `bytes`? Where the system lets it.
-inline bool fetches(const World& world, std::uint64_t bytes, bool folds) {
+/// Does Auto fetch what is not registered, of which a rank gives `bytes` to one other? Where the system lets it, above
+/// the documented size, which is another where ranks outnumber processors.
+enum class Kind { folds, moves, broadcasts };
+inline bool fetches(const World& world, std::uint64_t bytes, Kind kind) {
   if constexpr (!TestTransport::has_windows) return false;
-  const auto ranks = static_cast<std::uint64_t>(world.size());
-  return world.protocol().buffers().reads_others() && bytes > 8192 && (!folds || bytes >= ranks * 65536);
+  const bool crowded = world.size() > allowed_processors();
+  const std::uint64_t most = kind == Kind::folds   ? (crowded ? 262144 : 65536)
+                             : kind == Kind::moves ? (crowded ? 65536 : 16384)
+                                                   : (crowded ? 32768 : 65536);
+  return world.protocol().buffers().reads_others() && bytes > most;
 }
 
 /// Every rank's input, and what all of them must get.
@@ -152,7 +157,7 @@ std::optional<std::uint64_t> all_reduce_bytes(const World& world, std::size_t co
     return (ranks - 1) * bytes;
   if (bytes <= 8192) return std::nullopt;
   if (seen(how) == Registered::everywhere) return 2 * (ranks - 1) * owned;
-  if (fetches(world, bytes, true)) return (ranks - 1) * owned + bytes - owned;
+  if (fetches(world, bytes / ranks, Kind::folds)) return (ranks - 1) * owned + bytes - owned;
   const Way way = auto_way(bytes, world.size(), true, true);
   return way == Way::naive ? (ranks - 1) * bytes : way == Way::pairwise ? pairwise : ring;
 }
@@ -262,9 +267,9 @@ void broadcast_law(World& world, const std::vector<E>& data, int root, How how) 
   const bool is_root = world.rank() == root;
   const bool loads =
       std::same_as<Algorithm, Direct> ||
-      (std::same_as<Algorithm, Auto> && (bytes <= 8192 || root_registered || fetches(world, bytes, false)));
+      (std::same_as<Algorithm, Auto> && (bytes <= 8192 || root_registered || fetches(world, bytes, Kind::broadcasts)));
   std::uint64_t stored = 0;  // by root: the first N-th, in pairs of cache lines
-  if (bytes > 8192 && seen(how) == Registered::everywhere && world.size() <= allowed_processors()) {
+  if (bytes >= 4096 && seen(how) == Registered::everywhere && world.size() <= allowed_processors()) {
     const std::size_t grain = 128 / sizeof(E);
     const std::size_t first = cut((data.size() + grain - 1) / grain, world.size(), 0).size() * grain;
     stored = std::min(first, data.size()) * sizeof(E);

@@ -64,18 +64,14 @@ inline std::vector<std::size_t> uneven_counts(int ranks, std::size_t each) {
   return counts;
 }
 
-/// The documented bytes: `loaded` beside the flags and out of windows, else `sent`; nothing where it depends on whose
-/// buffers are read.
-inline std::optional<std::uint64_t> moved_bytes(const World& world, How how, std::size_t staged, std::uint64_t loaded,
-                                                std::uint64_t sent, bool fetched) {
+/// The documented bytes: `loaded` beside the flags, out of windows and when fetched, else `sent`; nothing where it
+/// depends on whose buffers are read.
+inline std::optional<std::uint64_t> moved_bytes(const World& world, How how, std::size_t staged, bool fetched,
+                                                std::uint64_t loaded, std::uint64_t sent) {
   if (world.size() == 1) return 0;
   const bool mixed = seen(how) == Registered::on_last_rank && staged >= 4096;
   if (mixed && (staged <= 8192 || !fetched)) return std::nullopt;
   return staged <= 8192 || seen(how) == Registered::everywhere || fetched ? loaded : sent;
-}
-inline std::optional<std::uint64_t> moved_bytes(const World& world, How how, std::size_t staged, std::uint64_t loaded,
-                                                std::uint64_t sent) {
-  return moved_bytes(world, how, staged, loaded, sent, fetches(world, staged, false));
 }
 
 /// gather and scatter, equal or not, of what `whole` holds.
@@ -95,13 +91,16 @@ void rooted_laws(World& world, const std::vector<std::size_t>& counts, bool equa
 
   exchange_law(world, describe(world, ("gather" + suffix).c_str(), "Auto", whole.size(), sizeof(E), how), how, own,
                is_root ? whole : none, place,
-               moved_bytes(world, how, longest * sizeof(E), is_root ? others : 0, is_root ? 0 : own_bytes),
+               moved_bytes(world, how, longest * sizeof(E), fetches(world, longest * sizeof(E), Kind::moves),
+                           is_root ? others : 0, is_root ? 0 : own_bytes),
                [&](std::span<const E> in, std::span<E> out) {
                  equal ? gather(world, in, out, root) : gather_v(world, in, out, counts, root);
                });
   exchange_law(world, describe(world, ("scatter" + suffix).c_str(), "Auto", whole.size(), sizeof(E), how), how,
                is_root ? whole : none, own, place,
-               moved_bytes(world, how, whole.size() * sizeof(E), is_root ? 0 : own_bytes, is_root ? others : 0),
+               moved_bytes(world, how, whole.size() * sizeof(E),
+                           fetches(world, whole.size() * sizeof(E) / counts.size(), Kind::moves),
+                           is_root ? 0 : own_bytes, is_root ? others : 0),
                [&](std::span<const E> in, std::span<E> out) {
                  equal ? scatter(world, in, out, root) : scatter_v(world, in, out, counts, root);
                });
@@ -120,7 +119,8 @@ void all_gather_v_law(World& world, const std::vector<std::size_t>& counts, How 
                                : whole.size() - before;
   exchange_law(world, describe(world, "all_gather_v", "Auto", whole.size(), sizeof(E), how), how, own, whole,
                ranges[rank].begin,
-               moved_bytes(world, how, longest * sizeof(E), (whole.size() - own.size()) * sizeof(E), sent * sizeof(E)),
+               moved_bytes(world, how, longest * sizeof(E), fetches(world, longest * sizeof(E), Kind::moves),
+                           (whole.size() - own.size()) * sizeof(E), sent * sizeof(E)),
                [&](std::span<const E> in, std::span<E> out) { all_gather_v(world, in, out, counts); });
 }
 
@@ -172,7 +172,8 @@ void all_to_all_v_law(World& world, std::size_t each, How how) {
   const std::uint64_t loaded = (result.size() - received[me]) * sizeof(E);
   const std::uint64_t given = (input.size() - sent[me]) * sizeof(E);
   std::optional<std::uint64_t> bytes =
-      how.in_place ? staged <= 8192 ? loaded : given : moved_bytes(world, how, staged, loaded, given);
+      how.in_place ? staged <= 8192 ? loaded : given
+                   : moved_bytes(world, how, staged, fetches(world, staged / ranks, Kind::moves), loaded, given);
   if (bytes && ranks > 1) *bytes += told;
   exchange_law(world, describe(world, "all_to_all_v", "Auto", input.size(), sizeof(E), how), how, input, result, 0,
                bytes, [&](std::span<const E> in, std::span<E> out) { all_to_all_v(world, in, sent, out, received); });
@@ -189,11 +190,11 @@ void reduce_law(World& world, const Case<E, Op>& c, int root, How how) {
       bytes < 4096 || (bytes <= 8192 && (seen(how) != Registered::everywhere || world.size() > allowed_processors()));
   exchange_law(world, describe(world, "reduce", "Auto", c.count(), sizeof(E), how) + "root " + std::to_string(root),
                how, c.inputs[static_cast<std::size_t>(world.rank())], is_root ? c.result : std::vector<E>{}, 0,
-               moved_bytes(world, how, bytes,
+               moved_bytes(world, how, bytes, false,
                            !staged   ? direct
                            : is_root ? others * bytes
                                      : 0,
-                           bytes - (is_root ? owned : 0), false),
+                           bytes - (is_root ? owned : 0)),
                [&](std::span<const E> in, std::span<E> out) { reduce(world, in, out, c.op, root); });
 }
 
@@ -205,8 +206,8 @@ void reduce_scatter_v_law(World& world, const std::vector<std::size_t>& counts, 
   const std::uint64_t own = run.size() * sizeof(E);
   exchange_law(world, describe(world, "reduce_scatter_v", "Auto", c.count(), sizeof(E), how), how, c.inputs[rank],
                part(c.result, run), run.size() < c.count() ? run.begin : 0,
-               moved_bytes(world, how, whole, own * static_cast<std::uint64_t>(world.size() - 1), whole - own,
-                           fetches(world, whole, true)),
+               moved_bytes(world, how, whole, fetches(world, whole / counts.size(), Kind::folds),
+                           own * static_cast<std::uint64_t>(world.size() - 1), whole - own),
                [&](std::span<const E> in, std::span<E> out) { reduce_scatter_v(world, in, out, counts, c.op); });
 }
 
@@ -228,7 +229,7 @@ void send_recv_law(World& world, std::size_t count, int step, How how) {
 /// One, prime, one more than a page and one more than what rides beside the flags; more than a channel holds.
 template <class E>
 std::vector<std::size_t> exchange_counts() {
-  return {0, 1, 1003, 4096 / sizeof(E) + 1, 8192 / sizeof(E) + 1, 70001};
+  return {0, 1, 1003, 4096 / sizeof(E) + 1, 8192 / sizeof(E) + 1, 90001};
 }
 
 /// Every rank is root of the small ones.

@@ -57,7 +57,8 @@ inline const char* name_of(Traffic traffic) {
 
 /// What a rank's traffic reads and writes, registered and not.
 struct TrafficBuffers {
-  static constexpr std::size_t count = 120000;  // divisible by 2, 3, 4 and 5; more than the rings hold
+  static constexpr std::size_t count =
+      300000;  // divisible by 2, 3, 4 and 5; more than the rings hold and than is streamed of what can be fetched
 
   explicit TrafficBuffers(const World& world)
       : registered(world.arena(), count),

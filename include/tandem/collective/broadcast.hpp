@@ -117,8 +117,7 @@ void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOpt
   const int rank = comm.rank();
   detail::require_rank(Verb::broadcast, rank, "root", root, comm.size(), site);
   const Call call = detail::describe<E>(Verb::broadcast, data.size(), Algorithm::number, 0, root, site);
-  const detail::BroadcastSteps<E> steps{data, root,
-                                        !protocol.crowded() && data.size_bytes() > detail::Block::eager_bytes};
+  const detail::BroadcastSteps<E> steps{data, root, !protocol.crowded() && data.size_bytes() >= direct_bytes};
 
   if (comm.size() == 1) {
     auto operation = protocol.post(call, options, 0, 0);

@@ -171,7 +171,7 @@ class Traffic {
   }
   std::uint64_t stored_by_root() const {
     const bool all = supposing_.registration == Registration::all && !supposing_.root_alone;
-    if (crowded_ || supposing_.asynchronous || !all || bytes_ <= Block::eager_bytes) return 0;
+    if (crowded_ || supposing_.asynchronous || !all || bytes_ < direct_bytes) return 0;
     return element() * owned_range(count(), element(), ranks_, 0).size();
   }
   std::uint64_t own(int rank) const { return run(rank).size() * element(); }
@@ -197,7 +197,7 @@ class Traffic {
   ChunkTable table_;
 };
 
-inline std::string reason_of(Path path, const Circumstances& it, const char* transport) {
+inline std::string reason_of(Verb verb, Path path, const Circumstances& it, const char* transport) {
   switch (path) {
     case Path::alone:
       return "there is one rank";
@@ -222,7 +222,8 @@ inline std::string reason_of(Path path, const Circumstances& it, const char* tra
     default:
       if (!it.windows) return std::string("the ranks of ") + transport + " do not map each other's memory";
       return std::string(it.registration == Registration::some ? "not all" : "none") +
-             " of the ranks' buffers are registered";
+             " of the ranks' buffers are registered" +
+             (it.readable && streams(verb, it) ? ", and so little is streamed sooner than fetched" : "");
   }
 }
 
@@ -303,7 +304,7 @@ Explanation explain(const Communicator<T>& comm, Verb verb, std::uint64_t bytes,
                             : result.path == Path::direct                              ? 2
                             : result.path == Path::fetch ? (traffic.fetches_twice() ? 3 : 2)
                                                          : 1;
-  result.why = detail::reason_of(result.path, it, T::name);
+  result.why = detail::reason_of(verb, result.path, it, T::name);
   return result;
 }
 

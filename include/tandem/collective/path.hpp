@@ -47,13 +47,35 @@ struct Circumstances {
 
 /// From how many bytes that a rank gives on, verbs that read each of them once go Direct.
 inline constexpr std::uint64_t direct_bytes = 4 << 10;
+/// And an all-reduce, by the bytes that a rank would read and fold of all others' staging.
+inline constexpr std::uint64_t all_reduce_direct_bytes = 1536;
 /// Where messages are, hops decide as long as they cost more than the bytes they save: up to so many bytes that a rank
 /// sends in all (Naive), or has (Pairwise).
 inline constexpr std::uint64_t naive_bytes = 64 << 10;
 inline constexpr std::uint64_t pairwise_bytes = 512 << 10;
-/// From how many bytes that a rank folds on a reduction fetches instead of streaming: below, calls into the system cost
-/// more than they save. What only moves data fetches from where staging ends.
-inline constexpr std::uint64_t fetch_to_fold_bytes = 64 << 10;
+/// Of what is in no window: is so little streamed although it could be fetched? By the most that a rank gives one
+/// other. Calls into the system and another synchronisation cost more than they save, above all where ranks wait for
+/// processors. A broadcast has one direction only, and its chain passes on what is still in the cache. At these sizes
+/// both ways are as fast (2 ranks on 2 processors and 4 on 2, Sapphire Rapids).
+constexpr bool streams(Verb verb, const Circumstances& it) noexcept {
+  const auto ranks = static_cast<std::uint64_t>(it.ranks);
+  switch (verb) {
+    case Verb::broadcast:
+      return it.staged_bytes <= (it.crowded ? 32U : 64U) << 10;
+    case Verb::all_reduce:
+    case Verb::all_reduce_coalesced:
+    case Verb::reduce_scatter:
+    case Verb::reduce_scatter_v:
+      return it.staged_bytes / ranks <= (it.crowded ? 256U : 64U) << 10;
+    case Verb::all_gather:
+    case Verb::all_gather_v:
+    case Verb::gather:
+    case Verb::gather_v:
+      return it.staged_bytes <= (it.crowded ? 64U : 16U) << 10;
+    default:
+      return it.staged_bytes / ranks <= (it.crowded ? 64U : 16U) << 10;
+  }
+}
 
 constexpr Path path_of(Verb verb, const Circumstances& it) noexcept {
   if (it.ranks == 1) return Path::alone;
@@ -84,27 +106,22 @@ constexpr Path path_of(Verb verb, const Circumstances& it) noexcept {
   const bool small = !it.pending && it.staged_bytes <= detail::Block::eager_bytes;
   if (reduces_to_all && !it.pending && it.staged_bytes <= sizeof(detail::Line::payload)) return Path::line;
   // What is staged is copied twice: registered buffers are better off Direct from where that costs more than a second
-  // synchronisation. (Every rank reads all that others stage for an all-reduce; and what is reduced together was copied
-  // together already.)
+  // synchronisation. (What is reduced together was copied together already.)
   const std::uint64_t direct_from = verb == Verb::all_reduce_coalesced ? detail::Block::eager_bytes + 1
-                                    : reduces_to_all                   ? 0
-                                                                       : direct_bytes;
+                                    : reduces_to_all ? all_reduce_direct_bytes / static_cast<unsigned>(it.ranks - 1)
+                                                     : direct_bytes;
   if (small && (it.crowded || it.registration == Registration::none || it.staged_bytes < direct_from))
     return Path::staged;
   if (it.registration == Registration::all) return Path::direct;
-  const auto ranks = static_cast<std::uint64_t>(it.ranks);
-  if (it.readable && verb != Verb::reduce) {
-    const bool folds = reduces_to_all || verb == Verb::reduce_scatter || verb == Verb::reduce_scatter_v;
-    const bool streams = folds && it.staged_bytes < ranks * fetch_to_fold_bytes;
-    // An all-reduce fetches twice, and only who waits does that.
-    if (!streams && !(it.pending && reduces_to_all)) return Path::fetch;
-  }
+  // A pending all-reduce does not: it fetches twice, and only who waits does that.
+  const bool may_fetch = it.readable && verb != Verb::reduce && !(it.pending && reduces_to_all);
+  if (may_fetch && !streams(verb, it)) return Path::fetch;
   const bool gathers_to_all = verb == Verb::all_gather || verb == Verb::all_gather_v;
   if (!reduces_to_all && !gathers_to_all && verb != Verb::broadcast) return Path::pairwise;
   // Two ranks send each other as much in one hop as in the two of a ring.
   if (it.windows && reduces_to_all) return it.ranks == 2 ? Path::naive : Path::pairwise;
   if (it.windows && verb == Verb::broadcast) return Path::ring;
-  if (!gathers_to_all && it.staged_bytes <= naive_bytes / (ranks - 1)) return Path::naive;
+  if (!gathers_to_all && it.staged_bytes <= naive_bytes / static_cast<unsigned>(it.ranks - 1)) return Path::naive;
   if (verb != Verb::broadcast && it.ranks > 2 && it.staged_bytes <= pairwise_bytes) return Path::pairwise;
   return Path::ring;
 }

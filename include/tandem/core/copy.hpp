@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies between memory that several processors use, and who is left with its cache lines. Not std::memcpy, which is
 // "rep movsb" from a few KB on with many processors: several times slower where lines come from another core's cache
-// (Zen 3, 256 KB just written by another core: 89 us against 19 us). See docs/decisions/0006.
+// (Zen 3, 256 KB just written by another core: 89 us against 19 us), and slower below that, too (Sapphire Rapids, an
+// all_gather of 1 KB by 2 ranks: 0.79 us against 0.6). See docs/decisions/0006.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,7 @@ using CopyBlock __attribute__((vector_size(16), aligned(1), may_alias)) = unsign
 inline void copy_bytes(void* to, const void* from, std::size_t bytes) noexcept {
   auto* d = static_cast<unsigned char*>(to);
   const auto* s = static_cast<const unsigned char*>(from);
-  constexpr std::size_t small = 1024;
+  constexpr std::size_t small = 128;
   if (bytes > small) {
     for (; bytes >= 4 * sizeof(detail::CopyBlock); bytes -= 64, d += 64, s += 64) {
       // Not auto: deduction drops the alignment of 1, and g++ then stores with instructions that fault.
@@ -34,6 +35,21 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) noexcept {
     }
   }
   if (bytes != 0) std::memcpy(d, s, bytes);
+}
+
+/// For memory that another core has read and is to read again. Intel's string move takes a line for itself without
+/// reading it first: the copy is no faster, but the loads that follow are (Sapphire Rapids, 4 ranks that share 2 cores,
+/// an all-reduce of 256 KB: 146 us, so 106). Short copies lose by it. AMD's was not measured.
+inline void copy_for_others(void* to, const void* from, std::size_t bytes) noexcept {
+#if defined(__x86_64__)
+  static const bool pays = (__builtin_cpu_init(), __builtin_cpu_is("intel") != 0);
+  constexpr std::size_t long_enough = 8192;
+  if (pays && bytes >= long_enough) {
+    asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+    return;
+  }
+#endif
+  copy_bytes(to, from, bytes);
 }
 
 #if defined(__SSE2__)

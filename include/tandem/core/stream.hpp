@@ -22,7 +22,7 @@ concept Lending = requires(Out& out, std::span<const std::byte> memory) {
 /// Sends `bytes`, at most a slot of them, when reserve() gave `slot`.
 template <class Out>
 void copy_over(Out& out, std::span<std::byte> slot, std::span<const std::byte> bytes) noexcept {
-  copy_bytes(slot.data(), bytes.data(), bytes.size());
+  copy_for_others(slot.data(), bytes.data(), bytes.size());
   out.commit(bytes.size());
 }
 /// The same without the copy where the stream can borrow: then they must not change before end_loans().
