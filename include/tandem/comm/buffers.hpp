@@ -56,7 +56,7 @@ class Buffers {
   }
 
   // After all members' posts were awaited; the same answers on all of them.
-  /// Of the members that have said where something is, how many are registered.
+  /// Of the members that give something, how many are registered.
   Registration registration(const Operation& operation) const noexcept {
     if (!T::has_windows) return Registration::none;
     bool any = false;
@@ -65,7 +65,7 @@ class Buffers {
       const Line& line = line_of(operation, member);
       if (!is_registered(operation, member))
         all = false;
-      else if (line.input != Place::nothing || line.output != Place::nothing)
+      else if (line.input != Place::nothing)
         any = true;
     }
     return all ? Registration::all : any ? Registration::some : Registration::none;
