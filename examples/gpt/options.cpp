@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <string>
@@ -93,8 +94,10 @@ std::variant<Options, std::string> parse(int argument_count, const char* const* 
   CLI::App app("Trains a character-level GPT on several processes and prints a sample of what it writes.", "train");
   app.add_option("--ranks", ranks, "processes that train together (default: one per core, at least 2)")
       ->check(whole_number(1, 1024));
-  app.add_option("--strategy", strategy, "single: one process, without tandem; ddp: data parallel")
-      ->check(CLI::IsMember({"single", "ddp"}))
+  app.add_option("--strategy", strategy,
+                 "single: one process, without tandem; ddp: data parallel; zero1, zero2, zero3: the same, with the "
+                 "optimizer's state, also the gradients, also the parameters sharded")
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(strategy_names), std::end(strategy_names))))
       ->capture_default_str();
   app.add_option("--transport", options.transport,
                  "what the ranks exchange data over: shm: memory of one host; tcp: sockets")
@@ -120,7 +123,11 @@ std::variant<Options, std::string> parse(int argument_count, const char* const* 
     throw InputError(std::string(error.what()) + "; see --help");
   }
 
-  options.strategy = strategy == "single" ? Strategy::single : Strategy::ddp;
+  options.strategy = static_cast<Strategy>(std::ranges::find(strategy_names, strategy) - strategy_names);
+  if (options.strategy == Strategy::zero3 && options.transport == "tcp") {
+    throw InputError(
+        "--strategy zero3 keeps one copy of the parameters in shared memory; use --transport shm, or zero2");
+  }
   options.ranks = checked_ranks(ranks, options.strategy, setting);
   options.preset = *std::ranges::find(presets, preset, [](const Preset& one) { return std::string(one.name); });
   options.steps = steps.value_or(options.preset.steps);

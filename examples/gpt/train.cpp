@@ -144,14 +144,14 @@ void conclude(const Options& options, const Corpus& corpus, Gpt& model, const st
 }
 
 /// Data-parallel training: the same on every rank.
-template <class Transport>
-int train_ddp(const Options& options, const Corpus& corpus) {
+template <class Strategy, class Transport>
+int train_parallel(const Options& options, const Corpus& corpus) {
   tandem::JoinOptions how;
   how.notice = [](const std::string& text) { std::cerr << "train: " << text << std::endl; };
   auto world = tandem::join<Transport>(how);
   tandem::TrainerOptions recipe;
   recipe.clip_norm = largest_gradient_norm;
-  tandem::Trainer<Gpt, tandem::Ddp<>, Transport> trainer{world, build_model(options, corpus), loss, adamw, recipe};
+  tandem::Trainer<Gpt, Strategy, Transport> trainer{world, build_model(options, corpus), loss, adamw, recipe};
 
   const int rank = trainer.data().rank(), size = trainer.data().size();
   const LearningRate rate = learning_rate(options);
@@ -231,9 +231,23 @@ int train_single(const Options& options, const Corpus& corpus) {
 int train(const Options& options, const Corpus& corpus) {
   // One thread on every rank, and in the process that verifies them: with another number libtorch rounds differently.
   at::set_num_threads(1);
-  if (options.strategy == Strategy::single) return train_single(options, corpus);
-  return options.transport == "tcp" ? train_ddp<tandem::Tcp>(options, corpus)
-                                    : train_ddp<tandem::ShmRing>(options, corpus);
+  const auto parallel = [&]<class Strategy>(Strategy) {
+    return options.transport == "tcp" ? train_parallel<Strategy, tandem::Tcp>(options, corpus)
+                                      : train_parallel<Strategy, tandem::ShmRing>(options, corpus);
+  };
+  switch (options.strategy) {
+    case Strategy::single:
+      return train_single(options, corpus);
+    case Strategy::ddp:
+      return parallel(tandem::Ddp<>{});
+    case Strategy::zero1:
+      return parallel(tandem::Zero<1>{});
+    case Strategy::zero2:
+      return parallel(tandem::Zero<2>{});
+    case Strategy::zero3:
+      return train_parallel<tandem::Zero<3>, tandem::ShmRing>(options, corpus);
+  }
+  return 1;
 }
 
 }  // namespace gpt

@@ -13,10 +13,12 @@
 #include <span>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "tandem/collective/all_gather.hpp"
 #include "tandem/collective/all_reduce.hpp"
 #include "tandem/collective/broadcast.hpp"
+#include "tandem/collective/detail/runs.hpp"
 #include "tandem/collective/reduce_scatter.hpp"
 #include "tandem/collective/work.hpp"
 #include "tandem/comm/communicator.hpp"
@@ -31,6 +33,18 @@ struct EvenSlices {
   std::size_t count;
   int ranks;
   Range operator()(int member) const noexcept { return slice_of(count, ranks, member); }
+};
+
+/// The runs of a list of counts, as a value.
+class ListedSlices {
+ public:
+  explicit ListedSlices(const Runs& runs) {
+    for (int member = 0; member < runs.size(); ++member) slices_.push_back(runs[member]);
+  }
+  Range operator()(int member) const noexcept { return slices_[static_cast<std::size_t>(member)]; }
+
+ private:
+  std::vector<Range> slices_;
 };
 
 template <class Order, class T, class E, class Op>
@@ -59,6 +73,20 @@ Work begin_reduce_scatter(Communicator<T>& comm, std::span<const E> input, std::
   const Call call = describe_reduction<E, Order>(Verb::reduce_scatter, input.size(), pending_algorithm, op, -1, site);
   ReduceScatterSteps<E, Op, EvenSlices> steps{
       input, output, op, Order::table(input.size(), sizeof(E), comm.size()), {input.size(), comm.size()}};
+  steps.check(call, comm.rank());
+  if (comm.size() == 1) {
+    reduce_alone(protocol, call, options, op, input.data(), output.data());
+    return Work();
+  }
+  return begin_work(protocol, call, options, std::move(steps), std::move(kept));
+}
+
+/// `call` says what is begun, so that ranks with other runs or another table find out.
+template <class T, class E, class Op, class Table>
+Work begin_reduce_scatter_v(Communicator<T>& comm, const Call& call, std::span<const E> input, std::span<E> output,
+                            const Runs& runs, const Op& op, Table table, const CallOptions& options, std::any kept) {
+  auto& protocol = comm.protocol();
+  ReduceScatterSteps<E, Op, ListedSlices, Table> steps{input, output, op, std::move(table), ListedSlices(runs)};
   steps.check(call, comm.rank());
   if (comm.size() == 1) {
     reduce_alone(protocol, call, options, op, input.data(), output.data());
@@ -121,6 +149,21 @@ template <Order Order = GlooRing, ControlTransport T, Element E, class Op>
 Work reduce_scatter_async(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                           const Op& op, const CallOptions& options = {}, CallSite site = CallSite::here()) {
   return detail::begin_reduce_scatter<Order, T, E>(comm, input, output, op, options, site, {});
+}
+
+/// reduce_scatter_v(comm, input, output, counts, op), begun, with the bytes of reduce_scatter_async.
+template <Order Order = GlooRing, ControlTransport T, Element E, class Op>
+Work reduce_scatter_v_async(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
+                            std::span<const std::size_t> counts, const Op& op, const CallOptions& options = {},
+                            CallSite site = CallSite::here()) {
+  comm.protocol().require_usable();
+  const detail::Runs runs(Verb::reduce_scatter_v, comm.rank(), comm.size(), counts, site);
+  detail::require_count(Verb::reduce_scatter_v, comm.rank(), "input", input.size(), runs.total(), site);
+  Call call =
+      detail::describe_reduction<E, Order>(Verb::reduce_scatter_v, input.size(), pending_algorithm, op, -1, site);
+  call.layout = runs.layout();
+  return detail::begin_reduce_scatter_v<T, E>(comm, call, input, output, runs, op,
+                                              Order::table(input.size(), sizeof(E), comm.size()), options, {});
 }
 
 /// all_gather(comm, input, output), begun. Bytes this rank moves, for D bytes in all and a slice of S: Direct

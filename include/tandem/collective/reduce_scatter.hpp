@@ -60,13 +60,14 @@ std::uint64_t reduce_scatter_by_ring(Protocol<T>& protocol, Operation& operation
   return sent;
 }
 
-/// Any partition into consecutive slices, one per rank, the same on all. Op may be a reference.
-template <class E, class Op, class SliceOf>
+/// Any partition into consecutive slices, one per rank, the same on all, in any order of addition. Op may be a
+/// reference.
+template <class E, class Op, class SliceOf, class Table = ChunkTable>
 struct ReduceScatterSteps {
   std::span<const E> input;
   std::span<E> output;
   Op op;
-  ChunkTable table;
+  Table table;
   SliceOf slice_of_member;
 
   void check(const Call& call, int rank) const {
@@ -118,7 +119,8 @@ struct ReduceScatterSteps {
   }
   template <class T>
   std::uint64_t predicted(const Protocol<T>& protocol, const Operation&, Path path) const noexcept {
-    return predict::reduce_scatter(path, table, slice_of_member(protocol.rank()), sizeof(E), protocol.rank());
+    return predict::reduce_scatter(path, original_of(table), slice_of_member(protocol.rank()), sizeof(E),
+                                   protocol.rank());
   }
 };
 

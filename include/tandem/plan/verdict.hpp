@@ -27,6 +27,11 @@ concept HasEngine = requires {
 }
 &&StrategyEngine<typename S::template Engine<T>, T>;
 
+template <class S>
+concept NeedsWindows = requires {
+  requires S::needs_windows;
+};
+
 /// A torch::nn::ModuleHolder, or a class of the same shape.
 template <class Given, class M>
 concept HoldsModule = requires(Given& given) {
@@ -100,6 +105,8 @@ consteval Fault first_fault() {
     return Fault::not_a_transport;
   else if constexpr (!ControlTransport<T>)
     return Fault::transport_without_control;
+  else if constexpr (detail::NeedsWindows<S> && !T::has_windows)
+    return Fault::strategy_without_windows;
   else if constexpr (!detail::HasEngine<S, T>)
     return Fault::strategy_without_engine;
   else

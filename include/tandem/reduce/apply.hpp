@@ -15,10 +15,10 @@ namespace tandem {
 /// inputs_by_rank (table.ranks() of them) point to element `inputs_begin` of the full buffers, outputs to element
 /// `outputs_begin`: element 0 when whole buffers are given. An output may be an input. Returns the elements folded, as
 /// they were: what a ledger counts.
-template <Element T, class Op>
-std::size_t fold_range(const Op& op, const ChunkTable& table, Range range, const T* const* inputs_by_rank,
-                       T* const* outputs, int output_count, std::size_t inputs_begin = 0,
-                       std::size_t outputs_begin = 0) {
+/// `table` is a ChunkTable, or anything that for_each_piece takes.
+template <Element T, class Op, class Table>
+std::size_t fold_range(const Op& op, const Table& table, Range range, const T* const* inputs_by_rank, T* const* outputs,
+                       int output_count, std::size_t inputs_begin = 0, std::size_t outputs_begin = 0) {
   const int ranks = table.ranks();
   std::size_t folded = 0;
   const auto apply = [&](const T** sources, T** destinations) {

@@ -7,6 +7,8 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "tandem/core/bytes.hpp"
 #include "tandem/core/type_name.hpp"
@@ -89,6 +91,65 @@ constexpr void for_each_piece(const ChunkTable& table, Range range, F&& f) {
     const std::size_t stop = std::min(end, table.chunk(c).end);
     f(Piece{{begin, stop}, table.first_of(c)});
     begin = stop;
+  }
+}
+
+/// The order of a buffer that lies in memory in other places than where the order was made for it: its parts are folded
+/// as the same elements are in the original buffer. So a bucket of gradients can lie as its owners' shards do, and give
+/// the bits of PyTorch's bucket, which lies as the gradients arrived.
+class RearrangedTable {
+ public:
+  /// `count` elements at element `original` of the original buffer.
+  struct Part {
+    std::size_t original = 0;
+    std::size_t count = 0;
+  };
+
+  RearrangedTable() = default;
+  /// `parts` in the order in which they lie in memory, back to back; all of the original's elements, once each.
+  RearrangedTable(const ChunkTable& original, const std::vector<Part>& parts) : original_(original) {
+    std::size_t begin = 0;
+    for (const Part& part : parts) {
+      if (part.count == 0) continue;
+      const bool goes_on = !parts_.empty() && parts_.back().original + parts_.back().range.size() == part.original;
+      if (goes_on)
+        parts_.back().range.end += part.count;
+      else
+        parts_.push_back({{begin, begin + part.count}, part.original});
+      begin += part.count;
+    }
+  }
+
+  std::size_t count() const noexcept { return original_.count(); }
+  int ranks() const noexcept { return original_.ranks(); }
+  const ChunkTable& original() const noexcept { return original_; }
+
+  struct Placed {
+    Range range;  // in memory
+    std::size_t original;
+  };
+  std::span<const Placed> parts() const noexcept { return parts_; }
+
+ private:
+  ChunkTable original_{0, 1, 1};
+  std::vector<Placed> parts_;
+};
+
+constexpr const ChunkTable& original_of(const ChunkTable& table) noexcept { return table; }
+inline const ChunkTable& original_of(const RearrangedTable& table) noexcept { return table.original(); }
+
+template <class F>
+void for_each_piece(const RearrangedTable& table, Range range, F&& f) {
+  const auto parts = table.parts();
+  auto part = std::upper_bound(parts.begin(), parts.end(), range.begin,
+                               [](std::size_t at, const RearrangedTable::Placed& it) { return at < it.range.end; });
+  for (; part != parts.end() && part->range.begin < range.end; ++part) {
+    const Range here = intersect(range, part->range);
+    const std::size_t from = part->original + (here.begin - part->range.begin);
+    for_each_piece(table.original(), {from, from + here.size()}, [&](const Piece& piece) {
+      const std::size_t begin = here.begin + (piece.range.begin - from);
+      f(Piece{{begin, begin + piece.range.size()}, piece.first});
+    });
   }
 }
 

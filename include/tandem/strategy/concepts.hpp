@@ -8,16 +8,11 @@
 #include <vector>
 
 #include "tandem/comm/communicator.hpp"
+#include "tandem/strategy/options.hpp"
 #include "tandem/strategy/parameter.hpp"
-#include "tandem/tensor/bucket_layout.hpp"
 #include "tandem/tensor/torch.hpp"
 
 namespace tandem {
-
-/// What a strategy can be told at run time.
-struct StrategyOptions {
-  BucketCaps buckets;
-};
 
 /// A type that says which ranks do what. `reference` names the program whose bits it gives.
 template <class S>
@@ -33,14 +28,16 @@ template <class E, class T>
 concept StrategyEngine = std::constructible_from < E,
         Communicator<T>
 &, int > &&requires(E& engine, const E& view, std::vector<NamedParameter> parameters, const StrategyOptions& options,
-                    const at::Tensor& loss, bool locally, double limit) {
+                    const at::Tensor& loss, bool locally, double limit, AfterUpdate after_update) {
   { engine.replicas() } -> std::same_as<Communicator<T>&>;
   { view.data() } -> std::same_as<Coordinate>;
   engine.adopt(parameters, options);
   { view.owned() } -> std::same_as<std::vector<OwnedParameter>>;
   engine.backward(loss, locally);
   engine.reduce_gradients();
-  { view.clip(limit) } -> std::convertible_to<double>;
+  { engine.clip(limit) } -> std::convertible_to<double>;
+  engine.before_update();             // everybody may change what it owns now
+  engine.after_update(after_update);  // everybody has; gradients go or stay
 };
 
 }  // namespace tandem

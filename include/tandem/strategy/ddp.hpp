@@ -14,7 +14,10 @@
 #include "tandem/core/error.hpp"
 #include "tandem/strategy/clip.hpp"
 #include "tandem/strategy/concepts.hpp"
+#include "tandem/strategy/degree.hpp"
 #include "tandem/strategy/gradient_buckets.hpp"
+#include "tandem/strategy/gradient_reduction.hpp"
+#include "tandem/strategy/options.hpp"
 #include "tandem/strategy/parameter.hpp"
 #include "tandem/tensor/torch.hpp"
 
@@ -26,14 +29,22 @@ class DdpEngine {
  public:
   /// Collective: splits `world`. Throws Error(argument) on all ranks alike, before anything is sent, when the world
   /// has not `degree` ranks.
-  DdpEngine(Communicator<T>& world, int degree) : comm_(require_degree(world, degree).split(0, world.rank())) {}
+  DdpEngine(Communicator<T>& world, int degree)
+      : comm_(detail::require_degree(world, degree, "Ddp<>").split(0, world.rank())) {}
 
   /// The ranks that hold the same parameters.
   Communicator<T>& replicas() noexcept { return comm_; }
   Coordinate data() const noexcept { return {comm_.rank(), comm_.size()}; }
 
   void adopt(std::vector<NamedParameter> parameters, const StrategyOptions& options) {
-    buckets_ = std::make_unique<GradientBuckets<T>>(comm_, std::move(parameters), options.buckets);
+    if (options.placement == Placement::shared) {
+      throw Error(ErrorKind::argument,
+                  "tandem: under Ddp every rank updates its own copy of the parameters; use Zero<1> to share them",
+                  comm_.rank());
+    }
+    auto items = gradient_items(parameters, comm_.rank());
+    buckets_ = std::make_unique<Buckets>(comm_, std::move(parameters), std::move(items), options.buckets,
+                                         AllReduceGradients{});
   }
   std::vector<OwnedParameter> owned() const {
     std::vector<OwnedParameter> result;
@@ -42,31 +53,8 @@ class DdpEngine {
   }
 
   /// Computes gradients; averages them unless `locally`.
-  void backward(const at::Tensor& loss, bool locally) {
-    if (!loss.requires_grad()) {
-      if (buckets_->parameters().empty()) return;  // nothing to train: plain pass-through
-      throw Error(ErrorKind::argument,
-                  "tandem: the loss depends on no parameter that requires grad; compute it from the model's output "
-                  "without detach() and outside no-grad scopes",
-                  comm_.rank(), -1, "backward");
-    }
-    buckets_->begin(!locally);
-    try {
-      loss.backward();
-      buckets_->finish();
-    } catch (...) {
-      buckets_->abandon();
-      throw;
-    }
-  }
-  void reduce_gradients() {
-    try {
-      buckets_->reduce_standing();
-    } catch (...) {
-      buckets_->abandon();
-      throw;
-    }
-  }
+  void backward(const at::Tensor& loss, bool locally) { buckets_->backward(loss, locally); }
+  void reduce_gradients() { buckets_->reduce_standing(); }
   /// Scales all gradients so that their common norm is at most `limit`; the norm before.
   double clip(double limit) const {
     std::vector<at::Tensor> gradients;
@@ -75,22 +63,26 @@ class DdpEngine {
     }
     return clip_gradients(gradients, limit);
   }
+  void before_update() noexcept {}
+  void after_update(AfterUpdate what) {
+    if (what == AfterUpdate::keep) return;
+    const c10::AutoGradMode no_grad(false);
+    for (const NamedParameter& parameter : buckets_->parameters()) {
+      at::Tensor& gradient = parameter.value.mutable_grad();
+      if (what == AfterUpdate::release)
+        gradient.reset();
+      else if (gradient.defined())
+        gradient.zero_();
+    }
+  }
   /// The buckets as they are laid out now, for those who want to look.
   const std::vector<Bucket>& buckets() const noexcept { return buckets_->buckets(); }
 
  private:
-  static Communicator<T>& require_degree(Communicator<T>& world, int degree) {
-    if (degree != 0 && degree != world.size()) {
-      throw Error(ErrorKind::argument,
-                  "tandem: world size " + std::to_string(world.size()) + " is not " + std::to_string(degree) +
-                      "; use Ddp<>, or start " + std::to_string(degree) + " ranks",
-                  world.rank());
-    }
-    return world;
-  }
+  using Buckets = GradientBuckets<T, AllReduceGradients>;
 
   Communicator<T> comm_;
-  std::unique_ptr<GradientBuckets<T>> buckets_;  // hooks point at it, so it stays where it is
+  std::unique_ptr<Buckets> buckets_;  // hooks point at it, so it stays where it is
 };
 
 /// Gradients are averaged over `Degree` ranks; 0 stands for what the world size leaves over.

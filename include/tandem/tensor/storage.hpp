@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 #include "tandem/comm/arena.hpp"
 #include "tandem/comm/communicator.hpp"
@@ -11,14 +12,26 @@
 
 namespace tandem {
 
+/// A contiguous tensor over memory that somebody else has: it keeps `holder` as long as it or a view of it lives. Its
+/// storage cannot be resized.
+inline at::Tensor tensor_over(void* memory, at::IntArrayRef sizes, at::ScalarType type, std::shared_ptr<void> holder) {
+  at::DataPtr pointer(
+      memory, new std::shared_ptr<void>(std::move(holder)),
+      [](void* context) { delete static_cast<std::shared_ptr<void>*>(context); }, at::Device(at::kCPU));
+  const auto bytes = static_cast<std::size_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
+  // No allocator: growing would leave the memory.
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, std::move(pointer),
+                                                       nullptr, false);
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(type));
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return tensor;
+}
+
 /// An uninitialised contiguous tensor in `arena`. The tensor keeps the arena mapped: it may outlive the communicator.
 /// Throws Error(argument) for sizes that cannot be, Error(system) when the arena is full.
 inline at::Tensor arena_empty(const std::shared_ptr<Arena>& arena, at::IntArrayRef sizes,
                               at::ScalarType type = at::kFloat) {
-  struct Owner {
-    std::shared_ptr<Arena> arena;
-    void* memory;
-  };
   std::size_t bytes = c10::elementSize(type);
   for (const std::int64_t size : sizes) {
     if (size < 0 || __builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes)) {
@@ -26,22 +39,9 @@ inline at::Tensor arena_empty(const std::shared_ptr<Arena>& arena, at::IntArrayR
                                            ", one of them negative or all too large");
     }
   }
-  auto owner = std::make_unique<Owner>(Owner{arena, arena->allocate(bytes == 0 ? 1 : bytes)});
-  void* const memory = owner->memory;
-  at::DataPtr pointer(
-      memory, owner.release(),
-      [](void* context) {
-        const std::unique_ptr<Owner> held(static_cast<Owner*>(context));
-        held->arena->release(held->memory);
-      },
-      at::Device(at::kCPU));
-  // No allocator: the storage cannot be resized, because growing would leave the arena.
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, std::move(pointer),
-                                                       nullptr, false);
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(type));
-  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
-  return tensor;
+  void* const memory = arena->allocate(bytes == 0 ? 1 : bytes);
+  std::shared_ptr<void> held(memory, [arena](void* begin) { arena->release(begin); });
+  return tensor_over(memory, sizes, type, std::move(held));
 }
 
 /// The same in the arena of the communicator's process.

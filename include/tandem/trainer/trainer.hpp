@@ -184,8 +184,8 @@ class Trainer {
     detail::copy_from_rank_0(replicas, parameters);
     detail::copy_from_rank_0(replicas, buffers);
     std::erase_if(parameters, [](const NamedParameter& parameter) { return !parameter.value.requires_grad(); });
-    trainable_ = parameters;
-    engine_->adopt(std::move(parameters), StrategyOptions{options_.buckets});
+    trains_ = !parameters.empty();
+    engine_->adopt(std::move(parameters), StrategyOptions{options_.buckets, options_.after_update, options_.placement});
     optimizer_ = std::make_unique<detail::OptimizerSlot>(recipe, engine_->owned());
   }
 
@@ -220,7 +220,7 @@ class Trainer {
   }
 
   void run_update() {
-    if (!reduced_ && !trainable_.empty()) {
+    if (!reduced_ && trains_) {
       throw Error(
           ErrorKind::argument,
           "tandem: update() before the gradients were averaged; call Trainer::backward outside accumulate(), or "
@@ -228,16 +228,9 @@ class Trainer {
     }
     reduced_ = false;
     if (options_.clip_norm) norm_ = engine_->clip(*options_.clip_norm);
+    engine_->before_update();
     optimizer_->step();
-    if (options_.after_update == AfterUpdate::keep) return;
-    const c10::AutoGradMode no_grad(false);
-    for (const NamedParameter& parameter : trainable_) {
-      at::Tensor& gradient = parameter.value.mutable_grad();
-      if (options_.after_update == AfterUpdate::release)
-        gradient.reset();
-      else if (gradient.defined())
-        gradient.zero_();
-    }
+    engine_->after_update(options_.after_update);
   }
 
   void add_up_locally(int change) noexcept { local_ += change; }
@@ -251,6 +244,7 @@ class Trainer {
     return {{"the strategy", Strategy::name},
             {"TrainerOptions::buckets", caps},
             {"TrainerOptions::clip_norm", options_.clip_norm ? std::to_string(*options_.clip_norm) : "unset"},
+            {"TrainerOptions::placement", std::to_string(static_cast<int>(options_.placement))},
             {"TrainerOptions::after_update", std::to_string(static_cast<int>(options_.after_update))}};
   }
 
@@ -287,8 +281,8 @@ class Trainer {
   std::shared_ptr<ModuleType> model_;
   std::function<at::Tensor(const OutputType&, const at::Tensor&)> loss_;
   std::unique_ptr<Engine> engine_;
-  std::vector<NamedParameter> trainable_;
   std::unique_ptr<detail::OptimizerSlot> optimizer_;
+  bool trains_ = false;   // has the model parameters that require grad?
   int local_ = 0;         // how many accumulate() scopes are open
   bool reduced_ = false;  // are the gradients averages, ready for an update?
   double norm_ = 0.0;

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <deque>
 #include <mutex>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -66,6 +67,39 @@ TEST_CASE("several pending all-reduces, polled and finished in order") {
           const Ledger used = world.ledger() - before;
           if (!used.balanced() || used.operations != cases.size()) FAIL_CHECK("the ledger: " << used.operations);
         }
+      });
+    }
+  }
+}
+
+TEST_CASE("a pending reduce-scatter by counts gives every rank its run of the all-reduce") {
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    CAPTURE(ranks);
+    std::vector<std::size_t> counts;
+    for (int rank = 0; rank < ranks; ++rank)
+      counts.push_back(rank == 1 ? 0 : 20011 + 7 * static_cast<std::size_t>(rank));
+    const Case<float, Sum> c(ranks, std::accumulate(counts.begin(), counts.end(), std::size_t{0}), Sum{}, 3);
+    for (const Registered registered : {Registered::everywhere, Registered::nowhere, Registered::on_last_rank}) {
+      on_threads(ranks, [&](World& world) {
+        const auto rank = static_cast<std::size_t>(world.rank());
+        const std::size_t begin = std::accumulate(counts.begin(), counts.begin() + world.rank(), std::size_t{0});
+        GuardedBuffer<float> in(arena_for(world, registered), c.count());
+        in.fill(c.inputs[rank]);
+        GuardedBuffer<float> out(nullptr, counts[rank]);
+        const Ledger before = world.ledger();
+        auto apart = reduce_scatter_v_async(world, in.span(), out.span(), counts, Sum{});
+        apart.wait();
+        if (!out.holds(part(c.result, {begin, begin + counts[rank]}))) FAIL_CHECK("wrong bits");
+        auto in_place = reduce_scatter_v_async(world, in.span(), in.span().subspan(begin, counts[rank]), counts, Sum{});
+        while (registered == Registered::everywhere && !in_place.poll()) std::this_thread::yield();
+        in_place.wait();
+        std::vector<float> expected = c.inputs[rank];
+        std::copy(c.result.begin() + static_cast<std::ptrdiff_t>(begin),
+                  c.result.begin() + static_cast<std::ptrdiff_t>(begin + counts[rank]),
+                  expected.begin() + static_cast<std::ptrdiff_t>(begin));
+        if (!in.holds(expected)) FAIL_CHECK("in place: wrong bits, or more than the own run changed");
+        const Ledger used = world.ledger() - before;
+        if (!used.balanced() || used.operations != 2) FAIL_CHECK("the ledger: " << used.operations);
       });
     }
   }

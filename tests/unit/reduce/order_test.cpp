@@ -2,6 +2,7 @@
 // The order of addition as a policy: gloo's chunk table, pieces of ranges, and that any cut of a buffer folds alike.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -37,6 +38,45 @@ std::vector<long> gloo_chunk_ends(long count, long element_bytes, long ranks) {
     ends.push_back(end < count ? end : count);
   }
   return ends;
+}
+
+TEST_CASE("a rearranged buffer folds every element as the original does") {
+  std::mt19937 random(5);
+  for (const int ranks : {1, 2, 3, 5}) {
+    for (const std::size_t count : {std::size_t{1}, std::size_t{1003}, std::size_t{700001}}) {
+      const ChunkTable original = GlooRing::table(count, 4, ranks);
+      // Cut into parts, which then lie in another order; one of them empty.
+      std::vector<std::size_t> cuts{0, count};
+      for (int i = 0; i < 9; ++i) cuts.push_back(random() % (count + 1));
+      std::sort(cuts.begin(), cuts.end());
+      std::vector<RearrangedTable::Part> parts;
+      for (std::size_t i = 0; i + 1 < cuts.size(); ++i) parts.push_back({cuts[i], cuts[i + 1] - cuts[i]});
+      std::shuffle(parts.begin(), parts.end(), random);
+      const RearrangedTable table(original, parts);
+      CHECK(table.count() == count);
+      CHECK(table.ranks() == ranks);
+
+      std::vector<int> first(count, -1);  // by place in memory
+      const std::size_t middle = count / 3;
+      for (const Range range : {Range{0, middle}, Range{middle, middle}, Range{middle, count + 5}}) {
+        std::size_t next = range.begin;
+        for_each_piece(table, range, [&](const Piece& piece) {
+          CHECK(piece.range.begin == next);
+          CHECK_FALSE(piece.range.empty());
+          next = piece.range.end;
+          for (std::size_t i = piece.range.begin; i < piece.range.end; ++i) first[i] = piece.first;
+        });
+        CHECK(next == std::min(range.end, count));
+      }
+      std::size_t wrong = 0, at = 0;
+      for (const auto& part : parts) {
+        for (std::size_t i = 0; i < part.count; ++i, ++at) {
+          wrong += first[at] == original.first_of(original.chunk_of(part.original + i)) ? 0 : 1;
+        }
+      }
+      CHECK(wrong == 0);
+    }
+  }
 }
 
 TEST_CASE("gloo's chunks, for counts that do and do not divide") {

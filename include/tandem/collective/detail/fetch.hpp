@@ -17,8 +17,8 @@ namespace tandem::detail {
 
 /// Folds `range` of all inputs, which are readable, in contract order into `output`, which points to element
 /// range.begin and may lie in `input` (element 0). Returns the bytes loaded from others.
-template <class T, class E, class Op>
-std::uint64_t fetch_and_fold(Protocol<T>& protocol, Operation& operation, const Op& op, const ChunkTable& table,
+template <class T, class E, class Op, class Table>
+std::uint64_t fetch_and_fold(Protocol<T>& protocol, Operation& operation, const Op& op, const Table& table,
                              const E* input, E* output, Range range) {
   constexpr std::size_t piece_bytes = 128 << 10;  // stays in the second-level cache
   const std::size_t piece = std::min(std::max<std::size_t>(piece_bytes / sizeof(E), 1), range.size());

@@ -120,8 +120,8 @@ std::span<const E> arrived_from(Protocol<T>& protocol, Operation& operation, int
 /// Everybody sends, to each owner, what that one owns; this rank folds `owned` of all inputs in contract order straight
 /// out of the slots into `output` (pointing to element owned.begin). `range_for(member)` is what a member owns.
 /// When `in_place`, results are only stored below what has been sent of the own input.
-template <class T, class E, class Op, class RangeFor>
-std::uint64_t exchange_and_fold(Protocol<T>& protocol, Operation& operation, const Op& op, const ChunkTable& table,
+template <class T, class E, class Op, class Table, class RangeFor>
+std::uint64_t exchange_and_fold(Protocol<T>& protocol, Operation& operation, const Op& op, const Table& table,
                                 const E* input, E* output, Range owned, RangeFor range_for, bool in_place) {
   PairwiseSend<T, E> sending(protocol, input, range_for, in_place);
   PerRank<const E*> sources(protocol.size());

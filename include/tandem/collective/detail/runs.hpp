@@ -27,11 +27,12 @@ inline std::uint32_t layout_of(std::span<const std::size_t> counts) noexcept {
 class Runs {
  public:
   /// `each` elements for every rank.
-  Runs(int ranks, std::size_t each) : runs_(ranks), longest_(each) {
+  Runs(int ranks, std::size_t each) : runs_(ranks), size_(ranks), longest_(each) {
     for (int member = 0; member < ranks; ++member) append(member, each);
   }
   /// counts[r] elements for rank r. Throws Error(argument) unless there is one for each rank, and a sum of them.
-  Runs(Verb verb, int rank, int ranks, std::span<const std::size_t> counts, CallSite site) : runs_(ranks) {
+  Runs(Verb verb, int rank, int ranks, std::span<const std::size_t> counts, CallSite site)
+      : runs_(ranks), size_(ranks) {
     require_count(verb, rank, "the list of counts", counts.size(), static_cast<std::size_t>(ranks), site);
     for (int member = 0; member < ranks; ++member) {
       const std::size_t count = counts[static_cast<std::size_t>(member)];
@@ -42,6 +43,7 @@ class Runs {
     layout_ = layout_of(counts);
   }
 
+  int size() const noexcept { return size_; }
   Range operator[](int member) const noexcept { return runs_[member]; }
   std::size_t total() const noexcept { return total_; }
   std::size_t longest() const noexcept { return longest_; }
@@ -55,6 +57,7 @@ class Runs {
   }
 
   PerRank<Range> runs_;
+  int size_;
   std::size_t total_ = 0;
   std::size_t longest_ = 0;
   std::uint32_t layout_ = 0;

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// ZeRO: data parallelism in which each rank updates its shard of the parameters, so that what an optimizer keeps is
+// there once and not N times. Knows no optimizer and no loss.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/comm/communicator.hpp"
+#include "tandem/core/error.hpp"
+#include "tandem/strategy/concepts.hpp"
+#include "tandem/strategy/degree.hpp"
+#include "tandem/strategy/flat_parameters.hpp"
+#include "tandem/strategy/gradient_buckets.hpp"
+#include "tandem/strategy/gradient_reduction.hpp"
+#include "tandem/strategy/options.hpp"
+#include "tandem/strategy/parameter.hpp"
+#include "tandem/strategy/sharded_clip.hpp"
+#include "tandem/tensor/flat_layout.hpp"
+#include "tandem/tensor/torch.hpp"
+
+namespace tandem {
+
+namespace detail {
+inline constexpr const char* zero_names[] = {"", "Zero<1>", "Zero<2>", "Zero<3>"};
+}  // namespace detail
+
+/// What Zero does on one rank; made and driven by a Trainer.
+///
+/// Between backward() and update() averages stand in the shards' gradients, which the optimizer sees; those of the
+/// model's parameters are undefined. Within accumulate() these hold this rank's sums.
+template <class T, int Level>
+class ZeroEngine {
+ public:
+  /// Collective: splits `world`. Throws Error(argument) on all ranks alike, before anything is sent, when the world
+  /// has not `degree` ranks.
+  ZeroEngine(Communicator<T>& world, int degree)
+      : comm_(detail::require_degree(world, degree, detail::zero_names[Level]).split(0, world.rank())) {}
+
+  /// The ranks that hold the same parameters.
+  Communicator<T>& replicas() noexcept { return comm_; }
+  Coordinate data() const noexcept { return {comm_.rank(), comm_.size()}; }
+
+  void adopt(std::vector<NamedParameter> parameters, const StrategyOptions& options) {
+    if (options.after_update == AfterUpdate::keep) {
+      throw Error(ErrorKind::argument,
+                  "tandem: Zero cannot keep gradients from step to step: no rank has all averages; use "
+                  "AfterUpdate::release, and accumulate() to add up several backwards",
+                  comm_.rank());
+    }
+    auto items = gradient_items(parameters, comm_.rank());
+    FlatLayout layout(items, comm_.size());
+    flat_ = std::make_unique<FlatParameters<T>>(comm_, parameters, layout, is_shared(options.placement));
+    buckets_ = std::make_unique<Buckets>(comm_, std::move(parameters), std::move(items), options.buckets,
+                                         ScatterGradients(layout, comm_.rank(), flat_->shards(), Level >= 2));
+  }
+  /// One dimension each: the part of a parameter that this rank owns.
+  std::vector<OwnedParameter> owned() const {
+    std::vector<OwnedParameter> result;
+    for (const Shard& shard : shards()) {
+      const auto& [name, value] = buckets_->parameters()[shard.item];
+      result.push_back({name, shard.value, value.sizes().vec()});
+    }
+    return result;
+  }
+
+  /// Computes gradients; averages them into the owners' shards unless `locally`.
+  void backward(const at::Tensor& loss, bool locally) {
+    require_updated();
+    buckets_->backward(loss, locally);
+    reduced_ = !locally;
+  }
+  void reduce_gradients() {
+    require_updated();
+    buckets_->reduce_standing();
+    reduced_ = true;
+  }
+  double clip(double limit) { return clip_shards(comm_, flat_->layout(), buckets_->parameters(), shards(), limit); }
+  void before_update() { flat_->before_update(); }
+  void after_update(AfterUpdate) {
+    for (const Shard& shard : shards()) at::Tensor(shard.value).mutable_grad().reset();
+    reduced_ = false;
+    flat_->after_update();
+  }
+
+  /// The buckets as they are laid out now, and where the parameters lie, for those who want to look.
+  const std::vector<Bucket>& buckets() const noexcept { return buckets_->buckets(); }
+  const FlatParameters<T>& parameters() const noexcept { return *flat_; }
+  const std::vector<Shard>& shards() const noexcept { return buckets_->reduction().shards(); }
+
+ private:
+  using Buckets = GradientBuckets<T, ScatterGradients>;
+
+  static bool is_shared(Placement placement) noexcept {
+    return placement == Placement::shared || (placement == Placement::automatic && Level == 3);
+  }
+  void require_updated() const {
+    if (!reduced_) return;
+    throw Error(ErrorKind::argument,
+                "tandem: a second backward before update() would lose the averages of the first; use accumulate() for "
+                "all but the last backward of a step",
+                comm_.rank(), -1, "backward");
+  }
+
+  Communicator<T> comm_;
+  std::unique_ptr<FlatParameters<T>> flat_;
+  std::unique_ptr<Buckets> buckets_;  // hooks point at it, so it stays where it is
+  bool reduced_ = false;
+};
+
+/// Data parallelism over `Degree` ranks (0: what the world size leaves over) with sharded state.
+///
+/// Level 1 shards what the optimizer keeps, level 2 also the gradients: a bucket's memory goes once it is reduced.
+/// Level 3 shards the parameters too: on a transport with windows there is one copy for all ranks of the host, which
+/// all map. Bytes this rank moves in a step, for D bytes of parameters: D (N-1) / N for gradients, and as many for the
+/// new parameters, or none where these are shared.
+///
+/// Shards are cut once, flat and even in registration order (see FlatLayout); the optimizer recipe gets the parts that
+/// this rank owns. Every optimizer that treats elements alike gives the same weights as unsharded: equal to
+/// torch.nn.parallel.DistributedDataParallel over gloo bit for bit, as Ddp.
+template <int Level, int Degree = 0>
+struct Zero {
+  static_assert(Level >= 1 && Level <= 3, "tandem: Zero has the levels 1, 2 and 3; name one of them");
+  static constexpr int degree = Degree;
+  static constexpr int level = Level;
+  /// Level 3 is there only where ranks map each other's memory.
+  static constexpr bool needs_windows = Level == 3;
+  static constexpr const char* name = detail::zero_names[Level];
+  static constexpr const char* reference = "torch.nn.parallel.DistributedDataParallel over gloo (torch 2.11)";
+
+  template <class T>
+  using Engine = ZeroEngine<T, Level>;
+};
+
+}  // namespace tandem
