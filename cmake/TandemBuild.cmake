@@ -90,9 +90,10 @@ function(tandem_program name)
   endif()
 endfunction()
 
-# tandem_test(name SOURCES a.cpp ... [RANKS 1 2 3 ...] [THREADS] [SANITIZED] [TRAFFIC] [TORCH] [PCH] [LABELS l ...] [TIMEOUT seconds]
+# tandem_test(name SOURCES a.cpp ... [RANKS 1 2 3 ...] [SLOW_RANKS 5 8 ...] [THREADS] [SANITIZED] [TRAFFIC] [TORCH] [PCH] [LABELS l ...] [TIMEOUT seconds]
 #             [LINK library ...] [COMPILE_OPTIONS o ...])
 # A doctest binary, registered with ctest as <name>, or as <name>.n2, <name>.n3, ... with TANDEM_TEST_RANKS set.
+# SLOW_RANKS are registered too, under the label slow: only scripts/test --full runs these.
 # With TRANSPORTS, it is built and registered once more for each transport but ShmRing, as <name>_tcp, with
 # TANDEM_TEST_TRANSPORT_TCP defined (see tests/support/worlds.hpp).
 # THREADS: its ranks are threads, so it takes its turn with the tests that have several processes. SANITIZED: it runs
@@ -100,7 +101,7 @@ endfunction()
 # The sources contain TEST_CASEs only: main() and the support in tests/support come with it. Every test has a time
 # limit: 60 s unless given, four times as much under a sanitizer. Silently left out when it needs libtorch and there is none.
 function(tandem_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;PCH;TRANSPORTS;THREADS;SANITIZED;TRAFFIC" "TIMEOUT" "SOURCES;RANKS;LABELS;LINK;COMPILE_OPTIONS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;PCH;TRANSPORTS;THREADS;SANITIZED;TRAFFIC" "TIMEOUT" "SOURCES;RANKS;SLOW_RANKS;LABELS;LINK;COMPILE_OPTIONS")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "tandem_test(${name}): unknown ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -142,9 +143,10 @@ function(tandem_test name)
     math(EXPR arg_TIMEOUT "4 * ${arg_TIMEOUT}")
     # Memory errors between processes show at 3 ranks; other numbers, which the plain build has, would only take time.
     list(FILTER arg_RANKS INCLUDE REGEX "^3$")
+    set(arg_SLOW_RANKS "")
   endif()
   if(arg_RANKS)
-    foreach(ranks IN LISTS arg_RANKS)
+    foreach(ranks IN LISTS arg_RANKS arg_SLOW_RANKS)
       add_test(NAME ${name}.n${ranks} COMMAND ${name})
       # Ranks that share cores are timed and killed on purpose, and spin while they wait: two such tests side by side
       # would disturb each other. Tests that only compile may run beside them.
@@ -155,6 +157,9 @@ function(tandem_test name)
       set_tests_properties(${name}.n${ranks} PROPERTIES
         ENVIRONMENT "TANDEM_TEST_RANKS=${ranks}" ${lock}
         TIMEOUT ${arg_TIMEOUT} LABELS "${speed};ranks;${arg_LABELS}")
+      if(ranks IN_LIST arg_SLOW_RANKS)
+        set_property(TEST ${name}.n${ranks} APPEND PROPERTY LABELS slow)
+      endif()
     endforeach()
   else()
     add_test(NAME ${name} COMMAND ${name})

@@ -6,6 +6,7 @@
 
 #include "tandem/collective/all_gather.hpp"
 #include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/all_reduce_coalesced.hpp"
 #include "tandem/collective/all_to_all.hpp"
 #include "tandem/collective/async.hpp"
 #include "tandem/collective/barrier.hpp"
@@ -51,6 +52,25 @@ void run_once(World& world, Traffic traffic, TrafficBuffers& buffers, const Call
     case Traffic::fetch:
       all_reduce(world, all, Max{}, options);
       break;
+    case Traffic::coalesced: {
+      const std::span<float> parts[] = {all.first(100), all.subspan(200, 20000)};
+      all_reduce_coalesced(world, std::span<const std::span<float>>(parts), Max{}, options);
+      break;
+    }
+    case Traffic::pending_slices: {
+      auto one = reduce_scatter_async(world, window_in, slice, Max{}, options);
+      auto two =
+          all_gather_async(world, all_in.subspan(each * static_cast<std::size_t>(world.rank()), each), all, options);
+      one.poll();
+      between();
+      one.wait();
+      two.wait();
+      auto three = broadcast_async(world, window, last, options);
+      three.poll();
+      between();
+      three.wait();
+      break;
+    }
     case Traffic::pending: {
       auto one = all_reduce_async(world, window.first(5000), Max{}, options);
       auto two = all_reduce_async(world, all.first(5000), Max{}, options);

@@ -22,7 +22,9 @@ enum class Traffic {
   pairwise,
   naive,
   fetch,  // or what comes in its place
+  coalesced,
   pending,
+  pending_slices,  // reduce_scatter, all_gather and broadcast
   reduce_scatter,
   reduce_scatter_v,
   all_gather,
@@ -40,18 +42,57 @@ enum class Traffic {
   send_recv,
   split
 };
-inline constexpr Traffic all_traffic[] = {
-    Traffic::direct,       Traffic::ring,      Traffic::small,          Traffic::pairwise,         Traffic::naive,
-    Traffic::fetch,        Traffic::pending,   Traffic::reduce_scatter, Traffic::reduce_scatter_v, Traffic::all_gather,
-    Traffic::all_gather_v, Traffic::broadcast, Traffic::reduce,         Traffic::gather,           Traffic::gather_v,
-    Traffic::scatter,      Traffic::scatter_v, Traffic::all_to_all,     Traffic::all_to_all_v,     Traffic::barrier,
-    Traffic::messages,     Traffic::send_recv, Traffic::split};
+inline constexpr Traffic all_traffic[] = {Traffic::direct,
+                                          Traffic::ring,
+                                          Traffic::small,
+                                          Traffic::pairwise,
+                                          Traffic::naive,
+                                          Traffic::fetch,
+                                          Traffic::coalesced,
+                                          Traffic::pending,
+                                          Traffic::pending_slices,
+                                          Traffic::reduce_scatter,
+                                          Traffic::reduce_scatter_v,
+                                          Traffic::all_gather,
+                                          Traffic::all_gather_v,
+                                          Traffic::broadcast,
+                                          Traffic::reduce,
+                                          Traffic::gather,
+                                          Traffic::gather_v,
+                                          Traffic::scatter,
+                                          Traffic::scatter_v,
+                                          Traffic::all_to_all,
+                                          Traffic::all_to_all_v,
+                                          Traffic::barrier,
+                                          Traffic::messages,
+                                          Traffic::send_recv,
+                                          Traffic::split};
 inline const char* name_of(Traffic traffic) {
-  constexpr const char* names[] = {"direct",       "ring",      "small",          "pairwise",         "naive",
-                                   "fetch",        "pending",   "reduce_scatter", "reduce_scatter_v", "all_gather",
-                                   "all_gather_v", "broadcast", "reduce",         "gather",           "gather_v",
-                                   "scatter",      "scatter_v", "all_to_all",     "all_to_all_v",     "barrier",
-                                   "messages",     "send_recv", "split"};
+  constexpr const char* names[] = {"direct",
+                                   "ring",
+                                   "small",
+                                   "pairwise",
+                                   "naive",
+                                   "fetch",
+                                   "coalesced",
+                                   "pending",
+                                   "pending_slices",
+                                   "reduce_scatter",
+                                   "reduce_scatter_v",
+                                   "all_gather",
+                                   "all_gather_v",
+                                   "broadcast",
+                                   "reduce",
+                                   "gather",
+                                   "gather_v",
+                                   "scatter",
+                                   "scatter_v",
+                                   "all_to_all",
+                                   "all_to_all_v",
+                                   "barrier",
+                                   "messages",
+                                   "send_recv",
+                                   "split"};
   return names[static_cast<int>(traffic)];
 }
 

@@ -79,7 +79,6 @@ void require_disjoint(Verb verb, int rank, std::span<const std::span<E>> buffers
 /// without windows as all_reduce. Throws Error: argument (nothing was announced), mismatch (on all ranks, no data
 /// touched), dead_peer, timeout, poisoned.
 template <Order Order = GlooRing, ControlTransport T, Element E, class Op>
-requires Reduction<Op, E>
 void all_reduce_coalesced(Communicator<T>& comm, std::span<const std::span<E>> buffers, const Op& op,
                           const CallOptions& options = {}, CallSite site = CallSite::here()) {
   constexpr Verb verb = Verb::all_reduce_coalesced;
@@ -93,7 +92,7 @@ void all_reduce_coalesced(Communicator<T>& comm, std::span<const std::span<E>> b
     counts.push_back(buffer.size());
     total += buffer.size();
   }
-  Call call = detail::describe<E>(verb, total, 0, reduction_id<Op>(), -1, site);
+  Call call = detail::describe_reduction<E, Order>(verb, total, 0, op, -1, site);
   call.layout = detail::layout_of(counts);
 
   detail::CommonBuffer<E> common(comm, total);

@@ -82,10 +82,10 @@ class PairCounts {
     for (int from = 0; from < protocol_.size(); ++from) {
       for (int to = 0; to < protocol_.size(); ++to) {
         if (sent(from, to) == received(from, to)) continue;
-        protocol_.fail(operation, ErrorKind::mismatch, protocol_.rank() == from ? to : from,
-                       "rank " + std::to_string(from) + " sends " + std::to_string(sent(from, to)) +
-                           " elements to rank " + std::to_string(to) + ", which expects " +
-                           std::to_string(received(from, to)));
+        protocol_.fail_apart(operation, protocol_.rank() == to ? from : to,
+                             "rank " + std::to_string(from) + " sends " + std::to_string(sent(from, to)) +
+                                 " elements to rank " + std::to_string(to) + ", which expects " +
+                                 std::to_string(received(from, to)));
       }
     }
   }

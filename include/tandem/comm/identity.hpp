@@ -30,6 +30,7 @@ struct Identity {
   int local_size = 1;
   std::string rendezvous;        ///< the same text on all ranks of the job, different in any other job on the host
   std::string source = "alone";  ///< the launcher whose variables were read
+  bool local_size_known = true;  ///< false: nobody said, and local_size is size
 };
 
 namespace detail {
@@ -230,6 +231,7 @@ inline Identity identity_from_environment() {
   result.local_rank = local_rank.value_or(result.rank);
   const auto slurm_here = detail::inside_srun() ? detail::slurm_local_size() : std::nullopt;
   result.local_size = local_size.value_or(static_cast<int>(slurm_here.value_or(result.size)));
+  result.local_size_known = local_size.known() || slurm_here.has_value() || result.source == "alone";
   if (result.local_size > result.size || result.local_rank >= result.local_size) {
     throw Error(ErrorKind::environment, "tandem: rank " + std::to_string(result.local_rank) + " of " +
                                             std::to_string(result.local_size) + " on this host does not fit rank " +

@@ -90,7 +90,9 @@ Communicator<T> join(const JoinOptions& options = {}) {
   request.rank = identity.rank;
   request.size = identity.size;
   request.local_size = identity.local_size;
+  request.local_size_known = identity.local_size_known;
   request.job = identity.rendezvous;
+  request.notice = options.notice;
   request.heap_bytes = round_up(options.arena_bytes.value_or(detail::default_arena_bytes(identity.size)), page_bytes);
   return detail::make_world(T::connect(request, Deadline::after(timeout)), options, timeout);
 }

@@ -287,6 +287,13 @@ class Protocol {
     give_up(error);
     throw error;
   }
+  /// The same where the ranks' calls do not fit together: every rank that finds out names its own place and `member`'s.
+  [[noreturn]] void fail_apart(Operation& operation, int member, const std::string& what) {
+    explain_site(endpoint(), others_, own(), operation.sequence, operation.call);
+    const auto place =
+        explained_site(endpoint(), endpoint_of(member), block(member), operation.sequence, operation.timeout);
+    fail(operation, ErrorKind::mismatch, member, what + "; rank " + std::to_string(member) + " calls " + place);
+  }
 
  private:
   /// Operation::Abandon.
@@ -330,23 +337,16 @@ class Protocol {
   void compare_with(Operation& operation, int member) {
     const Fingerprint& mine = line_of(operation, rank_).fingerprint;
     const Fingerprint& theirs = line_of(operation, member).fingerprint;
-    if (!mine.agrees(theirs)) [[unlikely]]
-      disagree(operation, member, mine, theirs);
+    if (!mine.agrees(theirs)) [[unlikely]] {
+      fail_apart(
+          operation, member,
+          "ranks do not call the same operation: " + difference(mine, rank_, theirs, member, operation.call.factor));
+    }
     if (mine.site != theirs.site && notice_ && !site_noticed_) [[unlikely]] {
       site_noticed_ = true;
       notice_(site_notice(operation.call, operation.sequence, rank_, member));
     }
   }
-  [[noreturn]] void disagree(Operation& operation, int member, const Fingerprint& mine, const Fingerprint& theirs) {
-    const std::string what =
-        difference(mine, rank_, theirs, member, operation.call.factor);  // before any line is used again
-    explain_site(endpoint(), others_, own(), operation.sequence, operation.call);
-    const std::string place =
-        explained_site(endpoint(), endpoint_of(member), block(member), operation.sequence, operation.timeout);
-    fail(operation, ErrorKind::mismatch, member,
-         "ranks do not call the same operation: " + what + "; rank " + std::to_string(member) + " calls " + place);
-  }
-
   /// Throws when there is no hope for an operation in which this rank waits for `member`; see Watch.
   template <class Ready>
   void check(Operation& operation, int member, Ready ready) {

@@ -11,8 +11,10 @@ namespace tandem {
 
 using Clock = std::chrono::steady_clock;
 
-/// "0.5 s", "30 s": to a tenth.
+/// "0.5 s", "30 s": to a tenth; below that "20 ms".
 inline std::string format_seconds(std::chrono::nanoseconds span) {
+  if (span < std::chrono::milliseconds(100))
+    return std::to_string(std::chrono::round<std::chrono::milliseconds>(span).count()) + " ms";
   const auto tenths = std::chrono::round<std::chrono::duration<long long, std::deci>>(span).count();
   return std::to_string(tenths / 10) + (tenths % 10 != 0 ? "." + std::to_string(tenths % 10) : "") + " s";
 }

@@ -56,7 +56,10 @@ template <class T>
 inline constexpr bool is_floating = std::is_same_v<T, float> || std::is_same_v<T, double> || is_16_bit_float<T>;
 // bool is none: a wrapped sum would store bytes that are no bool.
 template <class T>
-inline constexpr bool is_integer = std::is_integral_v<T> && !std::is_same_v<std::remove_cv_t<T>, bool>;
+inline constexpr bool is_whole_number = std::is_integral_v<T> && !std::is_same_v<std::remove_cv_t<T>, bool>;
+// Of the elements, those that have a Dtype: of others (int16, uint32, ...) ranks could not tell that theirs differ.
+template <class T>
+inline constexpr bool is_integer = is_whole_number<T>&& dtype_of<T>() != Dtype::opaque;
 
 template <class Op, class... Any>
 inline constexpr bool is_any_of = (std::is_same_v<Op, Any> || ...);
@@ -97,7 +100,7 @@ consteval bool is_built_in() {
     return is_floating<T>;
   } else if constexpr (PreMulScalar<Op>::yes) {
     using Scalar = typename PreMulScalar<Op>::type;
-    return is_floating<T> ? is_floating<Scalar> || is_integer<Scalar> : is_integer<T> && is_integer<Scalar>;
+    return is_floating<T> ? is_floating<Scalar> || is_whole_number<Scalar> : is_integer<T> && is_whole_number<Scalar>;
   } else {
     return is_floating<T> || is_integer<T>;
   }
@@ -127,8 +130,8 @@ consteval void require_reduction() {
                   "tandem: this is no reduction of these elements; take one of the library's functors, or an object "
                   "that is const-callable as (T input, T accumulated) -> T");
     static_assert(!is_named_reduction<Op> || is_reducible<T>,
-                  "tandem: the library's reductions are defined on numbers and bool; take a functor of your own for "
-                  "other elements");
+                  "tandem: the library's reductions are defined on float32, float64, float16, bfloat16, int8, uint8, "
+                  "int32, int64 and bool; take a functor of your own for other elements");
     static_assert(!is_bitwise<Op> || !is_floating<T>,
                   "tandem: BitAnd, BitOr and BitXor are not defined on floating types; take LogicalAnd, LogicalOr or "
                   "LogicalXor, or reduce integers");

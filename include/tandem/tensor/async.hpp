@@ -22,7 +22,7 @@ namespace tandem {
 template <class Order = GlooRing, class T, class Op>
 Work all_reduce_async(Communicator<T>& comm, const at::Tensor& tensor, Op op, CallOptions options = {},
                       CallSite site = CallSite::here()) {
-  const TensorView view = writable_view_of(tensor, "all_reduce");
+  const TensorView view = writable_view_of(tensor, "all_reduce", "the tensor", reduction_name<Op>());
   Work work;
   detail::visit_reducible<Op>(view.dtype, "all_reduce", [&](auto element) {
     using E = decltype(element);
@@ -36,8 +36,8 @@ Work all_reduce_async(Communicator<T>& comm, const at::Tensor& tensor, Op op, Ca
 template <class Order = GlooRing, class T, class Op>
 Work reduce_scatter_async(Communicator<T>& comm, const at::Tensor& in, const at::Tensor& out, Op op,
                           CallOptions options = {}, CallSite site = CallSite::here()) {
-  const TensorView from = view_of(in, "reduce_scatter", "the input");
-  const TensorView to = writable_view_of(out, "reduce_scatter", "the output");
+  const TensorView from = view_of(in, "reduce_scatter", "the input", reduction_name<Op>());
+  const TensorView to = writable_view_of(out, "reduce_scatter", "the output", reduction_name<Op>());
   detail::check_same_dtype(from, to, "reduce_scatter");
   Work work;
   detail::visit_reducible<Op>(from.dtype, "reduce_scatter", [&](auto element) {
@@ -88,7 +88,7 @@ void all_reduce_coalesced(Communicator<T>& comm, at::TensorList tensors, Op op, 
   std::vector<TensorView> views;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::string name = "tensor " + std::to_string(i);
-    views.push_back(writable_view_of(tensors[i], verb, name.c_str()));
+    views.push_back(writable_view_of(tensors[i], verb, name.c_str(), reduction_name<Op>()));
     if (views[i].dtype != views[0].dtype) {
       detail::refuse_tensor(verb, "tensor 0 is " + std::string(name_of(views[0].dtype)) + " and " + name + " " +
                                       name_of(views[i].dtype) + "; they must have one dtype");

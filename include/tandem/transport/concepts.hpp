@@ -8,6 +8,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,9 +31,11 @@ enum class Health : std::uint8_t {
 struct ConnectRequest {
   int rank = 0;
   int size = 1;
-  int local_size = 1;          ///< ranks of this host
-  std::string job;             ///< the same on all ranks of the job, different in any other on the host
-  std::size_t heap_bytes = 0;  ///< of the arena, virtual
+  int local_size = 1;            ///< ranks of this host
+  bool local_size_known = true;  ///< false: nobody said, and it is assumed that all are here
+  std::string job;               ///< the same on all ranks of the job, different in any other on the host
+  std::size_t heap_bytes = 0;    ///< of the arena, virtual
+  std::function<void(const std::string&)> notice{};  ///< receives sentences that a user should know once; may be empty
 };
 
 /// Every ordered pair of endpoints has two independent byte streams, so that a message which its receiver has not

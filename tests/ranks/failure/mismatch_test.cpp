@@ -15,6 +15,9 @@
 #include "support/worlds.hpp"
 #include "tandem/collective/all_gather.hpp"
 #include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/all_reduce_coalesced.hpp"
+#include "tandem/collective/all_to_all.hpp"
+#include "tandem/collective/async.hpp"
 #include "tandem/collective/barrier.hpp"
 #include "tandem/collective/broadcast.hpp"
 #include "tandem/collective/reduce.hpp"
@@ -127,6 +130,35 @@ const std::vector<Mismatch>& mismatches() {
            (void)world.split(0, 0, usual, site);
        },
        {"the operation", "barrier", "split"}},
+      // Whatever is compared beside the fingerprints: lists of counts, what each pair exchanges, form of the call.
+      {[=](World& world, const Data& data, bool odd, CallSite site) {
+         const auto all = data.as<float>();
+         const std::span<float> parts[] = {all.first(odd ? 3 : 2), all.subspan(3, odd ? 2 : 3)};
+         all_reduce_coalesced(world, std::span<const std::span<float>>(parts), Sum{}, usual, site);
+       },
+       {"the hash of the buffers' counts"}},
+      {[=](World& world, const Data& data, bool odd, CallSite site) {
+         const std::span<float> parts[] = {data.as<float>().first(5)};
+         all_reduce_coalesced(world, std::span<const std::span<float>>(parts), PreMulSum{odd ? 0.25 : 0.5}, usual,
+                              site);
+       },
+       {"the factor of PreMulSum is ", "0.25", "0.5"}},
+      {[=](World& world, const Data& data, bool odd, CallSite site) {
+         const auto n = static_cast<std::size_t>(world.size());
+         const auto me = static_cast<std::size_t>(world.rank());
+         const auto input = data.as<float>().first(data.as<float>().size() / n * n);
+         const std::vector<std::size_t> sends(n, input.size() / n);
+         std::vector<std::size_t> receives = sends;
+         if (odd) --receives[(me + 1) % n];
+         std::vector<float> output(input.size() - (odd ? 1 : 0));
+         all_to_all_v(world, std::span<const float>(input), sends, std::span(output), receives, usual, site);
+       },
+       {" elements to rank ", ", which expects "}},
+      {[=](World& world, const Data& data, bool odd, CallSite site) {
+         const auto all = data.as<float>();
+         odd ? all_reduce_async(world, all, Sum{}, usual, site).wait() : all_reduce(world, all, Sum{}, usual, site);
+       },
+       {"that of the _async form"}},
       // The same two operations in another order (C008).
       {[=](World& world, const Data& data, bool odd, CallSite site) {
          const auto a = data.as<float>().first(4);

@@ -146,8 +146,12 @@ TEST_CASE("without a secret, and without saying that none is wanted, ranks of se
   on_ranks(2, [&](int) {
     meet_at("127.0.0.1", port, "");
     ::setenv("TANDEM_INSECURE", "1", 1);
-    World world = join<Tcp>(within(20s));
+    JoinOptions options = within(20s);
+    std::string notices;
+    options.notice = [&](const std::string& text) { notices += text; };
+    World world = join<Tcp>(options);
     add_up(world);
+    CHECK(contains(notices, "ranks do not prove who they are") == (world.rank() == 0));  // once a job
   });
 }
 
@@ -160,6 +164,7 @@ TEST_CASE("a rank with another secret is told so, and rank 0 says whom it refuse
     const std::string what = join_failure(rank == 0 ? ErrorKind::timeout : ErrorKind::environment, 1s);
     CAPTURE(what);
     CHECK(contains(what, rank == 0 ? "did not come within the deadline: rank 1" : "does not know the job's secret"));
+    if (rank == 0) CHECK(contains(what, "hung up in the middle of the handshake, as one with another secret does"));
   });
 }
 

@@ -95,6 +95,29 @@ def hosts(secret):
             all_right(job(network, secret, placement, MASTER_ADDR=master))
 
 
+def torch_variables(secret):
+    """RANK, WORLD_SIZE and MASTER_* alone, as for torch's env://, do not say how many ranks are on a host: an address
+    that others reach is met at. The ranks used to wait for all others on their own host."""
+    with Network(2) as network:
+        common = {"WORLD_SIZE": 2, "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": 29500}
+        all_right([network.start(host, PROGRAM, "0", RANK=host, TANDEM_SECRET_FILE=secret, **common)
+                   for host in range(2)])
+        alone = network.start(0, PROGRAM, "0", RANK=0, **common)
+        out, _ = alone.communicate(timeout=LIMIT)
+        assert alone.returncode != 0 and "set TANDEM_SECRET_FILE" in out and "LOCAL_WORLD_SIZE" in out, out
+
+
+def loopback_name(secret):
+    """C042: the own name stands for 127.0.1.1, as Debian installs it: rank 0 says where it listens and who reaches it."""
+    with Network(2) as network:
+        first = job(network, secret, [0, 1], only=0, MASTER_ADDR="127.0.1.1", TANDEM_TIMEOUT=2)
+        second = job(network, secret, [0, 1], only=1, TANDEM_TIMEOUT=2)
+        out, _ = first[0].communicate(timeout=LIMIT)
+        assert "rank 0 listens at 127.0.1.1:29500, which only its own host reaches: set MASTER_ADDR" in out, out
+        out, _ = second[0].communicate(timeout=LIMIT)
+        assert "rank 0 was not reached (10.77.0.1:29500: Connection refused)" in out, out
+
+
 def ipv6(secret):
     with Network(2) as network:
         all_right(job(network, secret, [0, 1, 1], MASTER_ADDR="fd77::1"))
@@ -102,7 +125,30 @@ def ipv6(secret):
 
 
 def port_range(secret):
-    """A firewall that lets only the announced ports through."""
+    """A firewall that lets only the announced ports through: every connection has one of them at one of its ends."""
+    with Network(3) as network:
+        ranks = job(network, secret, [0, 1, 2], seconds=3, TANDEM_TCP_PORTS="40000-40010")
+        for process in ranks:
+            assert process.stdout.readline() == "joined\n"
+        seen = 0
+        for name in network.names:
+            table = subprocess.run(["ip", "netns", "exec", name, "cat", "/proc/net/tcp"], check=True,
+                                   capture_output=True, text=True).stdout
+            for line in table.splitlines()[1:]:
+                local, remote, state = line.split()[1:4]
+                ports = {int(end.split(":")[1], 16) for end in (local, remote)}
+                if state != "01":
+                    continue
+                seen += 1
+                assert ports & {29500, *range(40000, 40011)}, line
+        assert seen >= 6, seen  # three pairs, seen from both ends
+        all_right(ranks)
+    with Network(2) as network:
+        # Two ranks of one host with one port between them.
+        ranks = job(network, secret, [0, 0], TANDEM_TCP_PORTS="40000-40000", TANDEM_PORT=29500, TANDEM_TIMEOUT=3)
+        outputs = [process.communicate(timeout=LIMIT)[0] for process in ranks]
+        assert any("no free port to listen on at 10.77.0.1 from 40000 to 40000; widen TANDEM_TCP_PORTS" in out
+                   for out in outputs), outputs
     with Network(3) as network:
         rules = ("add table inet t; add chain inet t in { type filter hook input priority 0; policy drop; };"
                  "add rule inet t in ct state established,related accept;"

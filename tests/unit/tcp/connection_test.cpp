@@ -247,7 +247,8 @@ TEST_CASE("a peer that does not read for long is no dead peer") {
 
 // The kernel queued megabytes between two ranks of a host, and a broadcast of 64 MB took twice as long.
 TEST_CASE("within a host little waits between two ranks, and there is room for it from the start") {
-  const auto [near, far] = connected_sockets();
+  const auto sockets = connected_sockets();
+  const Descriptor& near = sockets.first;  // a lambda cannot capture a structured binding
   const auto option = [&](int which) {
     int value = -1;
     socklen_t length = sizeof value;

@@ -3,6 +3,7 @@
 #include "tandem/transport/detail/tcp_secret.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -60,6 +61,36 @@ TEST_CASE("the secret comes from a descriptor, a file that is the owner's alone,
   CHECK(text_of(*configured_secret()) == "from a descriptor");
   CHECK(text_of(*configured_secret()) == "from a descriptor");  // all ranks read the same inherited one
   ::close(memory);
+}
+
+// A FIFO kept join() waiting past every deadline; of a pipe the first of the ranks that inherit it would get all.
+TEST_CASE("a secret that cannot be read from its beginning by every rank is refused") {
+  const Environment guard;
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  ::setenv("TANDEM_SECRET_FD", std::to_string(ends[0]).c_str(), 1);
+  CHECK(failure().find("TANDEM_SECRET_FD is not a regular file") != std::string::npos);
+  ::close(ends[0]);
+  ::close(ends[1]);
+  ::unsetenv("TANDEM_SECRET_FD");
+  const std::string path = std::filesystem::temp_directory_path() / ("tandem-fifo-" + std::to_string(::getpid()));
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  ::setenv("TANDEM_SECRET_FILE", path.c_str(), 1);
+  CHECK(failure().find("is not a regular file") != std::string::npos);
+  std::filesystem::remove(path);
+}
+
+// It stayed readable in /proc when a file was given as well.
+TEST_CASE("a secret in the environment is taken out of it also when a file wins") {
+  const Environment guard;
+  const std::string path = std::filesystem::temp_directory_path() / ("tandem-both-" + std::to_string(::getpid()));
+  std::ofstream(path) << "0123456789abcdef";
+  ::chmod(path.c_str(), 0600);
+  ::setenv("TANDEM_SECRET_FILE", path.c_str(), 1);
+  ::setenv("TANDEM_SECRET", "another secret of length", 1);
+  CHECK(text_of(*configured_secret()) == "0123456789abcdef");
+  CHECK(std::getenv("TANDEM_SECRET") == nullptr);
+  std::filesystem::remove(path);
 }
 
 TEST_CASE("a secret in the environment is taken out of it, and kept for the next join") {

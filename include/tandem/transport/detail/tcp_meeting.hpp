@@ -112,7 +112,14 @@ inline std::uint64_t job_number(std::string_view name) noexcept {
 
 /// Do all ranks share this host (its network too)? Then they meet where ShmRing's meet.
 inline bool on_one_host(const ConnectRequest& request) {
-  return request.local_size >= request.size && !environment("TANDEM_PORT");
+  if (request.local_size < request.size || environment("TANDEM_PORT")) return false;
+  if (request.local_size_known) return true;
+  // RANK, WORLD_SIZE and MASTER_* alone, as for torch's env://, do not say how many ranks are here. An address that
+  // other hosts can reach says that some may be there.
+  const std::string master = environment("MASTER_ADDR").value_or("");
+  const bool here =
+      master.empty() || master == "localhost" || master.starts_with("127.") || master == "::1" || master == "[::1]";
+  return here || !environment("MASTER_PORT");
 }
 
 inline TcpParty party_of(const ConnectRequest& request, Deadline deadline) {
@@ -133,7 +140,16 @@ inline TcpParty party_of(const ConnectRequest& request, Deadline deadline) {
         ErrorKind::environment, -1,
         "the ranks need a secret to know each other by; set TANDEM_SECRET_FILE to a file of at least 16 "
         "random bytes with mode 0600, the same on all hosts (or TANDEM_INSECURE=1 in a network where "
-        "everybody is trusted)");
+        "everybody is trusted)" +
+            std::string(request.local_size_known
+                            ? ""
+                            : "; or, when all ranks are on this host, set LOCAL_WORLD_SIZE (or TANDEM_LOCAL_SIZE) to " +
+                                  std::to_string(request.size)));
+  }
+  if (party.secret.empty() && party.rank == 0 && request.notice) {
+    request.notice(
+        "tandem: TANDEM_INSECURE=1: ranks do not prove who they are; whoever reaches their ports can take part in this "
+        "job");
   }
   // Names of jobs are only the same on all ranks where one launcher's process made them.
   if (on_one_host(request)) party.job = job_number(request.job);
@@ -245,8 +261,13 @@ inline TcpMeeting meet_over_network(const TcpParty& party) {
       }
     }
     if (!all) {
-      const std::string reason = "did not come within the deadline: rank " + absent +
-                                 (acceptor.refusals().empty() ? "" : "; " + acceptor.refusals());
+      const TcpAddress here = local_address(door);
+      const std::string reason =
+          "did not come within the deadline: rank " + absent + "; rank 0 listens at " + here.text() +
+          (here.is_loopback()
+               ? ", which only its own host reaches: set MASTER_ADDR=" + *host + " to an address that other hosts reach"
+               : "") +
+          (acceptor.refusals().empty() ? "" : "; " + acceptor.refusals());
       const auto length = static_cast<std::uint32_t>(reason.size());
       for (const Descriptor& guest : guests) {
         if (!guest) continue;

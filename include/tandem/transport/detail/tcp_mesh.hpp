@@ -82,6 +82,7 @@ inline bool receive_exactly(const Descriptor& socket, std::span<std::byte> bytes
 /// A connection to `to` at one of `addresses` that has proved it knows the secret. Tries again while nobody listens.
 inline Descriptor connect_to(const TcpParty& party, const std::vector<TcpAddress>& addresses, int to, int channel) {
   std::string last = "nobody listened";
+  std::string refused;  // says more than that nobody listens there any more
   while (true) {
     for (const TcpAddress& address : addresses) {
       Descriptor socket = try_connect(address, party.deadline);
@@ -105,10 +106,14 @@ inline Descriptor connect_to(const TcpParty& party, const std::vector<TcpAddress
                                 "; all ranks need the same TANDEM_SECRET_FILE");
       }
       if (open) return socket;
-      last = address.text() + " closed the connection at once: it refused this rank, or is another program";
+      refused = address.text() +
+                " closed the connection at once: it refused this rank (is it told another number of "
+                "ranks, or another TANDEM_TCP_CRC or TANDEM_TCP_SOCKETS?), or is another program";
     }
     if (party.deadline.expired()) {
-      throw party.failure(ErrorKind::timeout, to, "rank " + std::to_string(to) + " was not reached (" + last + ")");
+      throw party.failure(
+          ErrorKind::timeout, to,
+          "rank " + std::to_string(to) + " was not reached (" + (refused.empty() ? last : refused) + ")");
     }
     ::poll(nullptr, 0, 20);
   }
@@ -185,6 +190,10 @@ class TcpAcceptor {
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
       if (count <= 0) {
+        if (guest.handshake.greeted()) {
+          refusals_ = "a rank at " + peer_address(guest.socket).host() +
+                      " hung up in the middle of the handshake, as one with another secret does";
+        }
         guest.socket.reset();
         return;
       }

@@ -34,8 +34,16 @@ inline void require_length(const TcpSecret& secret, const std::string& what) {
                                           std::to_string(secret_most_bytes));
 }
 
-/// All of an open file from its beginning, whatever its offset: ranks that inherit one descriptor share the offset.
+/// All of an open file from its beginning, whatever its offset: ranks that inherit one descriptor share the offset. Of
+/// a pipe only one of them would get anything.
 inline TcpSecret read_secret(const Descriptor& file, const std::string& what) {
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) throw system_failure("cannot look at " + what);
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(ErrorKind::environment, "tandem: " + what +
+                                            " is not a regular file, which every rank can read from its beginning; "
+                                            "put the secret into a file with mode 0600, or a memfd");
+  }
   TcpSecret secret(secret_most_bytes + 1);
   std::size_t length = 0;
   while (length < secret.size()) {
@@ -55,11 +63,19 @@ inline TcpSecret read_secret(const Descriptor& file, const std::string& what) {
 /// From the first of: TANDEM_SECRET_FD (an inherited descriptor), TANDEM_SECRET_FILE (readable by its owner alone),
 /// TANDEM_SECRET (taken out of the environment once read). Empty with TANDEM_INSECURE=1; nothing when none is set.
 inline std::optional<TcpSecret> configured_secret() {
+  static std::optional<TcpSecret> kept;  // a process that joins again finds it here
+  std::optional<TcpSecret> given;
+  if (const auto text = environment("TANDEM_SECRET")) {  // also when another source is taken
+    given.emplace(text->begin(), text->end());
+    // Programs that this one starts, and whoever may read its environment from now on, do not get it.
+    if (char* const in_place = std::getenv("TANDEM_SECRET")) std::memset(in_place, 'x', std::strlen(in_place));
+    ::unsetenv("TANDEM_SECRET");
+  }
   if (const auto number = environment_integer("TANDEM_SECRET_FD", 0, 1 << 20)) {
     return read_secret(Descriptor::duplicate_of(static_cast<int>(*number)), "TANDEM_SECRET_FD");
   }
   if (const auto path = environment("TANDEM_SECRET_FILE")) {
-    const Descriptor file(::open(path->c_str(), O_RDONLY | O_CLOEXEC));
+    const Descriptor file(::open(path->c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a FIFO would wait
     if (!file) throw system_failure("cannot open the job's secret, TANDEM_SECRET_FILE=" + *path);
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) throw system_failure("cannot look at TANDEM_SECRET_FILE=" + *path);
@@ -70,14 +86,9 @@ inline std::optional<TcpSecret> configured_secret() {
     }
     return read_secret(file, "TANDEM_SECRET_FILE=" + *path);
   }
-  static std::optional<TcpSecret> kept;  // a process that joins again finds it here
-  if (const auto text = environment("TANDEM_SECRET")) {
-    TcpSecret secret(text->begin(), text->end());
-    // Programs that this one starts, and whoever may read its environment from now on, do not get it.
-    if (char* const in_place = std::getenv("TANDEM_SECRET")) std::memset(in_place, 'x', std::strlen(in_place));
-    ::unsetenv("TANDEM_SECRET");
-    require_length(secret, "TANDEM_SECRET");
-    kept = std::move(secret);
+  if (given) {
+    require_length(*given, "TANDEM_SECRET");
+    kept = std::move(given);
   }
   if (kept) return kept;
   if (environment_integer("TANDEM_INSECURE", 0, 1).value_or(0) == 1) return TcpSecret();

@@ -67,12 +67,18 @@ struct TcpAddress {
     std::memcpy(other.bytes.data() + offsetof(sockaddr_in, sin_port), &port, sizeof port);
     return other;
   }
+  /// "10.0.0.2", "[fe80::1]".
+  std::string host() const {
+    std::array<char, NI_MAXHOST> name{};
+    if (::getnameinfo(get(), length, name.data(), name.size(), nullptr, 0, NI_NUMERICHOST) != 0) return "an address";
+    return family() == AF_INET6 ? "[" + std::string(name.data()) + "]" : std::string(name.data());
+  }
   /// "10.0.0.2:4711", "[fe80::1]:4711".
-  std::string text() const {
-    std::array<char, NI_MAXHOST> host{};
-    if (::getnameinfo(get(), length, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) return "an address";
-    const std::string name = host.data();
-    return (family() == AF_INET6 ? "[" + name + "]" : name) + ":" + std::to_string(port());
+  std::string text() const { return host() + ":" + std::to_string(port()); }
+  /// Does only this host reach it?
+  bool is_loopback() const {
+    const std::string name = host();
+    return name.starts_with("127.") || name == "[::1]";
   }
   friend bool operator==(const TcpAddress& a, const TcpAddress& b) noexcept {
     return a.length == b.length && std::memcmp(a.bytes.data(), b.bytes.data(), a.length) == 0;
@@ -167,7 +173,7 @@ inline Descriptor listen_on(const TcpAddress& address, PortRange ports) {
     if (::bind(socket.get(), here.get(), here.length) == 0 && ::listen(socket.get(), SOMAXCONN) == 0) return socket;
     if (errno != EADDRINUSE && errno != EACCES) throw system_failure("cannot listen on " + here.text());
   }
-  throw Error(ErrorKind::system, "tandem: no free port to listen on at " + address.text() + " from " +
+  throw Error(ErrorKind::system, "tandem: no free port to listen on at " + address.host() + " from " +
                                      std::to_string(ports.first) + " to " + std::to_string(ports.last) +
                                      "; widen TANDEM_TCP_PORTS or set TANDEM_PORT to a free port");
 }
