@@ -21,6 +21,8 @@
 #include "tandem/comm/join.hpp"
 #include "tandem/comm/spawn.hpp"
 #include "tandem/core/error.hpp"
+#include "tandem/optim/adam.hpp"
+#include "tandem/optim/schedule.hpp"
 #include "tandem/plan/check.hpp"
 #include "tandem/reduce/functor.hpp"
 #include "tandem/strategy/ddp.hpp"

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Learning rates as functions of the step alone: without a state, the same on every rank, and after a restart.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+namespace tandem {
+
+/// Rises in a straight line over `warm_up` steps to `peak`, then falls along half a cosine to `floor` at step `steps`.
+struct WarmUpCosine {
+  double peak = 1e-3;
+  std::int64_t warm_up = 0;
+  std::int64_t steps = 1;
+  double floor = 0.0;
+
+  /// Of a step counted from 0; `floor` after the last.
+  double at(std::int64_t step) const noexcept {
+    if (step < warm_up) return peak * static_cast<double>(step + 1) / static_cast<double>(warm_up);
+    const double done = std::min(
+        1.0, static_cast<double>(step - warm_up) / static_cast<double>(std::max<std::int64_t>(1, steps - warm_up)));
+    return floor + (peak - floor) * 0.5 * (1.0 + std::cos(std::numbers::pi * done));
+  }
+};
+
+/// Rises in a straight line over `warm_up` steps to `peak`, then falls in another to `floor` at step `steps`.
+struct WarmUpLinear {
+  double peak = 1e-3;
+  std::int64_t warm_up = 0;
+  std::int64_t steps = 1;
+  double floor = 0.0;
+
+  double at(std::int64_t step) const noexcept {
+    if (step < warm_up) return peak * static_cast<double>(step + 1) / static_cast<double>(warm_up);
+    const double done = std::min(
+        1.0, static_cast<double>(step - warm_up) / static_cast<double>(std::max<std::int64_t>(1, steps - warm_up)));
+    return peak + (floor - peak) * done;
+  }
+};
+
+/// `start`, times `factor` after every `every` steps: torch.optim.lr_scheduler.StepLR.
+struct StepDecay {
+  double start = 1e-3;
+  std::int64_t every = 1;
+  double factor = 0.1;
+
+  double at(std::int64_t step) const noexcept {
+    return start * std::pow(factor, static_cast<double>(step / std::max<std::int64_t>(1, every)));
+  }
+};
+
+}  // namespace tandem
