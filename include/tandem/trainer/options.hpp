@@ -16,6 +16,10 @@ struct TrainerOptions {
   AfterUpdate after_update = AfterUpdate::release;
   /// Sizes of the buckets in which gradients are reduced. They decide the order of addition, and so bits.
   BucketCaps buckets{};
+  /// Before a forward of Trainer::forward or step, the model's buffers (BatchNorm's statistics, say) become those of
+  /// rank 0, as in DistributedDataParallel(broadcast_buffers=True): at the first, and after each forward whose
+  /// gradients were to be averaged. A collective then; evaluate() sends nothing and uses this rank's own.
+  bool broadcast_buffers = false;
   /// Where Zero keeps the parameters.
   Placement placement = Placement::automatic;
   /// Threads of libtorch on this rank; by default one when ranks share processors, else what libtorch chose.

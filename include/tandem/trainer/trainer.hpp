@@ -77,6 +77,7 @@ class Trainer {
   template <class... Batch>
   requires(sizeof...(Batch) > 0) double step(Batch&&... batch) {
     return guarded("Trainer::step", [&] {
+      renew_buffers();
       const at::Tensor loss = loss_of(std::forward<Batch>(batch)...);
       run_backward(loss);
       run_update();
@@ -87,7 +88,10 @@ class Trainer {
   /// The model's output for this rank's inputs.
   template <class... Inputs>
   OutputType forward(Inputs&&... inputs) {
-    return guarded("Trainer::forward", [&] { return call_forward(std::forward<Inputs>(inputs)...); });
+    return guarded("Trainer::forward", [&] {
+      renew_buffers();
+      return call_forward(std::forward<Inputs>(inputs)...);
+    });
   }
 
   /// Computes gradients of `loss`, a scalar, and averages them over the ranks while it does; all gradients are the
@@ -179,14 +183,20 @@ class Trainer {
     auto& replicas = engine_->replicas();
     detail::settle_threads(replicas, options_.intra_op_threads);
     auto parameters = detail::parameters_of(*model_);
-    const auto buffers = detail::buffers_of(*model_);
-    detail::check_start(replicas, parameters, buffers, option_facts());
+    buffers_ = detail::buffers_of(*model_);
+    detail::check_start(replicas, parameters, buffers_, option_facts());
     detail::copy_from_rank_0(replicas, parameters);
-    detail::copy_from_rank_0(replicas, buffers);
+    detail::copy_from_rank_0(replicas, buffers_);
     std::erase_if(parameters, [](const NamedParameter& parameter) { return !parameter.value.requires_grad(); });
     trains_ = !parameters.empty();
     engine_->adopt(std::move(parameters), StrategyOptions{options_.buckets, options_.after_update, options_.placement});
     optimizer_ = std::make_unique<detail::OptimizerSlot>(recipe, engine_->owned());
+  }
+
+  /// When DistributedDataParallel would.
+  void renew_buffers() {
+    if (options_.broadcast_buffers && buffers_due_) detail::copy_from_rank_0(engine_->replicas(), buffers_);
+    buffers_due_ = c10::GradMode::is_enabled() && local_ == 0;
   }
 
   template <class... Inputs>
@@ -244,6 +254,7 @@ class Trainer {
     return {{"the strategy", Strategy::name},
             {"TrainerOptions::buckets", caps},
             {"TrainerOptions::clip_norm", options_.clip_norm ? std::to_string(*options_.clip_norm) : "unset"},
+            {"TrainerOptions::broadcast_buffers", options_.broadcast_buffers ? "on" : "off"},
             {"TrainerOptions::placement", std::to_string(static_cast<int>(options_.placement))},
             {"TrainerOptions::after_update", std::to_string(static_cast<int>(options_.after_update))}};
   }
@@ -281,7 +292,9 @@ class Trainer {
   std::shared_ptr<ModuleType> model_;
   std::function<at::Tensor(const OutputType&, const at::Tensor&)> loss_;
   std::unique_ptr<Engine> engine_;
+  std::vector<NamedParameter> buffers_;
   std::unique_ptr<detail::OptimizerSlot> optimizer_;
+  bool buffers_due_ = true;
   bool trains_ = false;   // has the model parameters that require grad?
   int local_ = 0;         // how many accumulate() scopes are open
   bool reduced_ = false;  // are the gradients averages, ready for an update?

@@ -476,3 +476,46 @@ TEST_CASE("gradients written by hand are averaged by reduce_gradients") {
     CHECK(w[0].item<float>() == -3.0F * static_cast<float>(ranks * (ranks + 1) / 2));
   });
 }
+
+// BatchNorm's statistics: each rank's batch moves them, and rank 0's are everybody's before the next forward. PyTorch
+// leaves them alone at forwards that follow one within no_sync.
+TEST_CASE("buffers become rank 0's before a forward, on request") {
+  const int ranks = tandem::test::ranks();
+  tandem::test::on_ranks(ranks, [&](int rank) {
+    torch::set_num_threads(1);
+    auto world = tandem::join<tandem::ShmRing>();
+    const auto make = [&](const at::Tensor& statistic) {
+      return Free{{{"weight", parameter(0, {3})}},
+                  [statistic](const std::vector<at::Tensor>& p, const at::Tensor& x) {
+                    torch::NoGradGuard no_grad;
+                    at::Tensor moved = statistic;
+                    moved.mul_(0.9).add_(x.mean(0), 0.1);
+                    torch::AutoGradMode with_grad(true);
+                    return (x - statistic) * p[0];
+                  },
+                  {{"statistic", statistic}, {"count", at::zeros({}, at::kLong)}}};
+    };
+    const auto moved_by = [&](const at::Tensor& before, int who, int step) {
+      return before.mul(0.9).add(input_of(who, step, {5, 3}).mean(0), 0.1);
+    };
+    const at::Tensor mine = input_of(rank, 77, {3});
+    Trainer trainer{world, make(mine), mean_loss, sgd, tandem::TrainerOptions{.broadcast_buffers = true}};
+    at::Tensor first = input_of(0, 77, {3});  // rank 0's before each forward
+    for (int step = 0; step < 3; ++step) {
+      const at::Tensor x = input_of(rank, step, {5, 3});
+      trainer.step(x, x);
+      CHECK(differing(mine, moved_by(first, rank, step)) == 0);
+      first = moved_by(first, 0, step);
+    }
+    at::Tensor own = moved_by(first, rank, 10);
+    {
+      const auto locally = trainer.accumulate();
+      trainer.backward(trainer.forward(input_of(rank, 10, {5, 3})).to(at::kDouble).mean());
+    }
+    CHECK(differing(mine, own) == 0);  // the forward before was one whose gradients were averaged
+    trainer.backward(trainer.forward(input_of(rank, 11, {5, 3})).to(at::kDouble).mean());
+    own = moved_by(own, rank, 11);
+    CHECK(differing(mine, own) == 0);  // this one follows a forward that was not
+    trainer.update();
+  });
+}

@@ -86,12 +86,13 @@ inline PortRange ports_from_environment() {
 /// whose own store listens on MASTER_PORT.
 inline std::uint16_t meeting_port() {
   if (const auto port = environment_integer("TANDEM_PORT", 1, 65535)) return static_cast<std::uint16_t>(*port);
-  const auto port = environment_integer("MASTER_PORT", 1, 65534);
+  const bool beside_store = environment("TORCHELASTIC_RUN_ID").has_value();
+  const auto port = environment_integer("MASTER_PORT", 1, beside_store ? 65534 : 65535);
   if (!port) {
     throw Error(ErrorKind::environment,
                 "tandem: Tcp over several hosts needs a port of rank 0's host; set TANDEM_PORT (or MASTER_PORT)");
   }
-  return static_cast<std::uint16_t>(*port + (environment("TORCHELASTIC_RUN_ID") ? 1 : 0));
+  return static_cast<std::uint16_t>(*port + (beside_store ? 1 : 0));
 }
 
 inline TcpCard own_card() {
