@@ -12,6 +12,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -72,6 +73,11 @@ struct Block {
 
   // For whom the owner waits (member + 1), below a count that goes up as long as it does: see blame.hpp.
   alignas(line_pair_bytes) std::atomic<std::uint64_t> waits_for;
+
+  // In a rank's first block alone: what it waits in, whichever communicator that is of; see whereabouts.hpp.
+  static constexpr std::size_t word_count = 48;
+  alignas(line_pair_bytes) std::atomic<std::uint64_t> waits_beats;
+  std::array<std::atomic<std::uint64_t>, word_count> waits_in;
 
   // Written once, when the owner gives the communicator up.
   alignas(line_pair_bytes) std::atomic<std::uint64_t> failed;

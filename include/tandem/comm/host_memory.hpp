@@ -47,6 +47,7 @@ class HostMemory {
       endpoint_->reserve({reserved_, range->end});
       reserved_ = range->end;
     }
+    if (blocks_made_++ == 0) first_ = range->begin;
     detail::Block& fresh = block(endpoint_->rank(), range->begin);
     fresh.clear();
     if (fresh.generation.load(std::memory_order_relaxed) != 0) show_to_all(fresh);  // copies of it hold its last use
@@ -72,6 +73,9 @@ class HostMemory {
   /// Bytes of a message to a peer that failed in the middle, still to be sent before the next one.
   std::uint64_t& owed_to(int peer) noexcept { return owed_[static_cast<std::size_t>(peer)]; }
 
+  /// The block of a rank's first communicator, which all ranks of the job have.
+  detail::Block& first_block(int peer) const noexcept { return block(peer, first_); }
+  bool has_several_blocks() const noexcept { return blocks_made_ > 1; }
   detail::Block& block(int peer, std::size_t offset) const noexcept {
     return *std::launder(reinterpret_cast<detail::Block*>(endpoint_->window(peer) + offset));
   }
@@ -103,6 +107,8 @@ class HostMemory {
   std::shared_ptr<Arena> arena_;
   std::mutex mutex_;
   detail::Extents blocks_;
+  std::size_t first_ = 0;
+  int blocks_made_ = 0;
   std::size_t reserved_ = endpoint_->control().begin;
   std::vector<Retired> retired_;
   std::vector<std::uint64_t> owed_ = std::vector<std::uint64_t>(static_cast<std::size_t>(endpoint_->size()));

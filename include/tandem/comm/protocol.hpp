@@ -56,7 +56,7 @@ class Protocol {
         notice_(std::move(notice)),
         buffers_(host_->endpoint(), host_->arena(), blocks_, members_),
         staging_(host_->endpoint(), blocks_, others_, rank),
-        watch_{host_->endpoint(), blocks_, places_, members_, others_, rank},
+        watch_{host_->endpoint(), blocks_, places_, members_, others_, rank, {*host_, id}},
         sent_(members_.size()),
         taken_(members_.size()),
         poison_(std::make_shared<Poison>(members_, [this](const Error& cause) {

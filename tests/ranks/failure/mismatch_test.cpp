@@ -238,6 +238,31 @@ TEST_CASE("C007: a message that is not the one expected is named with both place
   });
 }
 
+// They waited for one another in different communicators, and each was told of its own place only.
+TEST_CASE("C007: ranks that call on different communicators are told both places") {
+  for (int odd = 0; odd < ranks(); ++odd) {
+    CAPTURE(odd);
+    on_ranks(ranks(), [&](int rank) {
+      World world = join<TestTransport>();
+      World part = world.split(0, 0);
+      std::vector<float> data(3000, static_cast<float>(rank));
+      const std::vector<float> before = data;
+      const CallOptions soon{.timeout = 500ms};
+      const auto error = error_of([&] {
+        rank == odd ? all_reduce(part, std::span(data), Sum{}, soon, there)
+                    : all_reduce(world, std::span(data), Sum{}, soon, here);
+      });
+      REQUIRE(error);
+      CAPTURE(std::string(error->what()));
+      CHECK(says(*error, here.text()));
+      CHECK(says(*error, there.text()));
+      CHECK((says(*error, "it waits in all_reduce (operation ") ||
+             says(*error, "it last waited in all_reduce (operation ")));
+      CHECK(data == before);
+    });
+  }
+}
+
 // A rank has no communicator that it is not a member of. What is left to do wrong is to name a rank that is none there,
 // ...
 TEST_CASE("ranks outside a part of the world are refused there by name, and it goes on") {

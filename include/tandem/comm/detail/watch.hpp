@@ -14,6 +14,7 @@
 
 #include "tandem/comm/board.hpp"
 #include "tandem/comm/detail/blame.hpp"
+#include "tandem/comm/detail/whereabouts.hpp"
 #include "tandem/comm/operation.hpp"
 #include "tandem/core/clock.hpp"
 #include "tandem/core/deadline.hpp"
@@ -45,7 +46,10 @@ struct Watch {
   const std::vector<int>& members;
   const std::vector<int>& others;
   int rank;
-  int declared = -1;  // for whom this rank said last that it waits, and when
+  Whereabouts<T> whereabouts;
+  std::uint64_t looked_at = 0;                  // ticket of the operation that had the last look,
+  std::vector<std::uint64_t> beats_at_first{};  // and where the others were at its first
+  int declared = -1;                            // for whom this rank said last that it waits, and when
   Clock::time_point declared_at{};
 
   /// `member` is the one this rank waits for; `ready` is asked once more before a rank that left is blamed, since it
@@ -53,6 +57,10 @@ struct Watch {
   template <class Ready>
   std::optional<Trouble> look(Operation& operation, int member, Ready ready) {
     if (!operation.deadline) operation.deadline = Deadline::after(operation.timeout);
+    if (beats_at_first.empty() || looked_at != operation.ticket) {
+      looked_at = operation.ticket;
+      beats_at_first = whereabouts.beats();
+    }
     for (int other = 0; other < static_cast<int>(blocks.size()); ++other) {
       if (other == rank) continue;
       // Looked at first: what a rank said before it left is here then.
@@ -69,13 +77,17 @@ struct Watch {
       const bool left = health == Health::left || block(other).generation.load(std::memory_order_acquire) !=
                                                       places[at(other)].generation;  // only this communicator
       if (left && other == member && !ready()) {
-        return Trouble{ErrorKind::dead_peer, other, "rank " + std::to_string(other) + " left the communicator"};
+        return Trouble{ErrorKind::dead_peer, other,
+                       "rank " + std::to_string(other) + " left the communicator" +
+                           whereabouts.of(endpoint_of(other), beats_at_first, "last waited")};
       }
     }
-    declare(member);
+    declare(operation, member);
     if (!operation.deadline->expired() || ready()) return std::nullopt;
-    const int late = end_of_chain(blocks, rank, member, [this](auto span) {
+    const auto beats = whereabouts.beats();
+    const int late = end_of_chain(blocks, rank, member, [&](auto span) {
       show_waiting();
+      whereabouts.say(operation);
       endpoint.nap(span);
     });
     if (ready()) return std::nullopt;
@@ -84,7 +96,8 @@ struct Watch {
     }
     return Trouble{ErrorKind::timeout, late,
                    name(late) + " did not take part within " + format_seconds(operation.timeout) +
-                       (late == member ? "" : "; rank " + std::to_string(member) + " waits for it too")};
+                       (late == member ? "" : "; rank " + std::to_string(member) + " waits for it too") +
+                       whereabouts.of(endpoint_of(late), beats, "waits")};
   }
 
  private:
@@ -97,11 +110,12 @@ struct Watch {
   }
   /// At most every 10 ms for one member: over a network this is a message, which ends the naps of those that get it,
   /// and ranks that wait side by side would keep one another awake.
-  void declare(int member) {
+  void declare(const Operation& operation, int member) {
     const auto now = Clock::now();
     if (member == declared && now - declared_at < std::chrono::milliseconds(10)) return;
     declared = member;
     declared_at = now;
+    whereabouts.say(operation);
     declare_waiting(block(rank), member);
     show_waiting();
   }
