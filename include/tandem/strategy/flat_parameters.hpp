@@ -104,8 +104,8 @@ class FlatParameters {
       broadcast(comm_, std::span<std::uint64_t>(&place, 1), 0);
       auto& protocol = comm_.protocol();
       void* const memory = protocol.endpoint().window(protocol.endpoint_of(0)) + place;
-      // The windows stay mapped as long as somebody holds the host memory.
-      return tensor_over(memory, sizes, type, protocol.shared_host());
+      // The arena keeps the windows mapped, and keeps nobody from leaving while a parameter lives.
+      return tensor_over(memory, sizes, type, comm_.arena());
     }
     throw Error(ErrorKind::argument,
                 std::string("tandem: the ranks of ") + T::name +

@@ -15,6 +15,7 @@
 
 #include "tandem/plan/check.hpp"
 #include "tandem/strategy/ddp.hpp"
+#include "tandem/strategy/zero.hpp"
 #include "tandem/transport/shm_ring.hpp"
 
 namespace {
@@ -77,6 +78,10 @@ struct Idle {
   static constexpr const char* name = "Idle";
   static constexpr const char* reference = "nothing";
 };
+/// ShmRing, but for what it says of itself.
+struct Distant : tandem::ShmRing {
+  static constexpr bool has_windows = false;
+};
 struct Pipes {
   static constexpr const char* name = "Pipes";
   static constexpr tandem::Reach reach = tandem::Reach::host;
@@ -138,6 +143,8 @@ static_assert(fault<Net, ShmRing, Ddp<>> == Fault::strategy_and_transport_swappe
 static_assert(fault<Net, int> == Fault::not_a_strategy);
 static_assert(fault<Net, Net> == Fault::not_a_strategy);
 static_assert(fault<Net, Idle> == Fault::strategy_without_engine);
+static_assert(fault<Net, tandem::Zero<3>, Distant> == Fault::strategy_without_windows);
+static_assert(fault<Net, tandem::Zero<2>, Distant> == Fault::none);
 static_assert(fault<Net, Ddp<-1>> == Fault::negative_degree);
 static_assert(fault<Net, Ddp<>, int> == Fault::not_a_transport);
 static_assert(fault<Net, Ddp<>, Pipes> == Fault::transport_without_control);
@@ -195,7 +202,7 @@ TEST_CASE("every fault has a sentence of its own: what is wrong; what to change"
 TEST_CASE("every fault has a static test, a program that must not compile, and an entry in the reference") {
   const std::string reference = text_of("docs/reference/faults.md");
   const std::string tests = text_of("tests/torch/plan/plan_test.cpp");
-  CHECK(tandem::all_faults.size() == 15);
+  CHECK(tandem::all_faults.size() == 16);
   for (const Fault fault : tandem::all_faults) {
     const std::string name = tandem::name_of(fault);
     const std::string sentence = tandem::sentence_of(fault);

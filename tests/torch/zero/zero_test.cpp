@@ -8,10 +8,12 @@
 
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/free_model.hpp"
 #include "support/ranks.hpp"
+#include "support/shared_page.hpp"
 #include "support/torch_training.hpp"
 #include "tandem/tandem.hpp"
 
@@ -167,5 +169,37 @@ TEST_CASE("what would lose averages is refused") {
     trainer.backward(trainer.forward(x).mean());
     CHECK_THROWS_WITH_AS(trainer.backward(trainer.forward(x).mean()),
                          doctest::Contains("a second backward before update() would lose the averages"), Error);
+  });
+}
+
+TEST_CASE("a shared parameter that outlives its Trainer is still there, and keeps nobody from leaving") {
+  if (test::ranks() == 1) return;
+  test::SharedPage notes;
+  test::on_ranks(test::ranks(), [&](int rank) {
+    at::Tensor kept;
+    {
+      auto world = join<ShmRing>();
+      const auto make = [&] {
+        return Free{{{"weight", test::parameter(rank, {1000})}},
+                    [](const auto& p, const at::Tensor& x) { return x * p[0]; }};
+      };
+      Trainer<Free, Zero<3>, ShmRing> trainer{world, make(), mean_loss, sgd};
+      const at::Tensor x = input_of(rank, 0, {1000});
+      trainer.step(x, x);
+      kept = trainer.model().parameters[0].second;
+      if (rank == 0) {  // the others have left, although they keep a parameter
+        CHECK_THROWS_WITH_AS(barrier(world), doctest::Contains("left the communicator"), Error);
+        CHECK(notes->phase == 0);
+        notes->seen = 1;
+      }
+    }
+    const double sum = kept.detach().sum().item<double>();
+    if (rank != 0) {
+      const auto end = Deadline::after(std::chrono::seconds(20));
+      while (notes->seen == 0 && !end.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      CHECK(notes->seen == 1);
+      notes->phase = 1;
+    }
+    CHECK(kept.detach().sum().item<double>() == sum);
   });
 }

@@ -296,3 +296,29 @@ TEST_CASE("what a peer said before its kernel answered with a reset is heard, al
   CHECK(first.connection.left());
   CHECK(first.copy[64] == std::byte{42});
 }
+
+// The words of a rank that gave up lay behind data that nobody had taken yet, and a send that failed ended all reading.
+TEST_CASE("what lies behind data that nobody has taken is heard after them, also when sending fails first") {
+  const FrameLimits limits{1024, {0, control_bytes}, false};
+  auto [near, far] = connected_sockets();
+  End first;
+  End second;
+  first.connection = TcpConnection(std::move(near), limits, first.copy.data());
+  second.connection = TcpConnection(std::move(far), limits, second.copy.data());
+  write_some(second.connection, pattern(500, 7));
+  second.control[64] = std::byte{42};
+  second.connection.publish(64, std::span(second.control).subspan(64, 8));
+  second.connection.flush();
+  write_some(first.connection, pattern(3000, 8));  // never read: its kernel answers with a reset
+  ::poll(nullptr, 0, 20);
+  CHECK(first.connection.peek().size() == 500);
+  second.connection = TcpConnection();
+  ::poll(nullptr, 0, 20);
+  for (int turn = 0; turn < 2; ++turn) write_some(first.connection, pattern(100, 9));
+  CHECK(first.connection.broken());
+  CHECK(first.copy[64] == std::byte{0});
+  CHECK(first.connection.peek().size() == 500);
+  first.connection.consume(500);
+  CHECK(first.connection.peek().empty());
+  CHECK(first.copy[64] == std::byte{42});
+}

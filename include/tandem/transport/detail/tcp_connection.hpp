@@ -146,17 +146,20 @@ class TcpConnection {
   }
   /// Takes what has arrived, up to the next frame of the stream: publications appear in the copy.
   void pull() noexcept {
-    while (!front_ && !ended_ && fault_.empty()) {
+    while (!front_ && !drained_ && fault_.empty()) {
       const auto room = reader_.room();
       if (room.empty()) return;
       const ssize_t count = ::recv(socket_.get(), room.data(), room.size(), MSG_DONTWAIT);
       if (count < 0) {
         if (errno == EINTR) continue;
-        if (errno != EAGAIN && errno != EWOULDBLOCK) fail_from(errno);
+        if (errno != EAGAIN && errno != EWOULDBLOCK) {
+          drained_ = true;
+          fail_from(errno);
+        }
         return;
       }
       if (count == 0) {
-        ended_ = true;
+        ended_ = drained_ = true;
         if (!left_ && reader_.unfinished() != 0) fault_ = "closed its connection in the middle of a message";
         return;
       }
@@ -278,6 +281,7 @@ class TcpConnection {
   std::size_t used_ = 0;  // bytes of it already consumed
   bool left_ = false;
   bool ended_ = false;
+  bool drained_ = false;  // all that came before the end was read: sending may have failed earlier
   std::string fault_;
 
   std::deque<Waiting> queue_;  // not (wholly) taken by the kernel yet
