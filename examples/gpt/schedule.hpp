@@ -1,29 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step of training uses, as pure functions of the seed, the step and the rank: the learning rate and the
-// windows of text. Nothing here has a state, so a second run, or another process, can repeat any rank's step.
+// Which windows of text a step of training uses, as pure functions of the seed, the step and the rank. Nothing here has
+// a state, so a second run, or another process, can repeat any rank's step.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <numbers>
 
 namespace gpt {
-
-/// Rises to `peak` in a straight line over `warm_up` steps, then falls along half a cosine to a tenth of it.
-struct LearningRate {
-  double peak = 2e-3;
-  int warm_up = 0;
-  int steps = 1;
-
-  /// The rate of a step, counted from 0.
-  double at(int step) const {
-    if (step < warm_up) return peak * (step + 1) / warm_up;
-    const double done = static_cast<double>(step - warm_up) / std::max(1, steps - warm_up);
-    return peak * (0.55 + 0.45 * std::cos(std::numbers::pi * std::min(1.0, done)));
-  }
-};
 
 /// Spreads a number over all 64 bits (the finisher of splitmix64): neighbours come out unrelated.
 constexpr std::uint64_t scatter(std::uint64_t value) noexcept {

@@ -36,8 +36,10 @@ Gpt build_model(const Options& options, const Corpus& corpus) {
   return Gpt({corpus.vocabulary.size(), preset.context, preset.width, preset.layers, preset.heads});
 }
 
-LearningRate learning_rate(const Options& options) {
-  return {options.preset.learning_rate, options.steps / 20, options.steps};
+/// Down to a tenth of the preset's.
+tandem::WarmUpCosine learning_rate(const Options& options) {
+  const double peak = options.preset.learning_rate;
+  return {.peak = peak, .warm_up = options.steps / 20, .steps = options.steps, .floor = 0.1 * peak};
 }
 
 Batch training_batch(const Options& options, const Corpus& corpus, int step, int rank) {
@@ -120,7 +122,7 @@ std::int64_t verify(const Options& options, const Corpus& corpus, const std::vec
   std::cout << "verifying: the same training in one process that emulates " << options.ranks
             << (options.ranks == 1 ? " rank" : " ranks") << std::endl;
   Reference reference(build_model(options, corpus), options.ranks);
-  const LearningRate rate = learning_rate(options);
+  const auto rate = learning_rate(options);
   Progress progress(options.steps, tokens_per_step(options), true);
   const auto step = [&](int index) {
     return reference.step([&](int rank) { return training_batch(options, corpus, index, rank); }, rate.at(index));
@@ -154,7 +156,7 @@ int train_parallel(const Options& options, const Corpus& corpus) {
   tandem::Trainer<Gpt, Strategy, Transport> trainer{world, build_model(options, corpus), loss, adamw, recipe};
 
   const int rank = trainer.data().rank(), size = trainer.data().size();
-  const LearningRate rate = learning_rate(options);
+  const auto rate = learning_rate(options);
   const auto mean = [&](double value) {
     tandem::all_reduce(world, std::span(&value, 1), tandem::Avg{});
     return value;
@@ -199,7 +201,7 @@ int train_single(const Options& options, const Corpus& corpus) {
   Gpt model = build_model(options, corpus);
   const std::vector<at::Tensor> parameters = model.parameters();
   torch::optim::AdamW optimizer = adamw(parameters);
-  const LearningRate rate = learning_rate(options);
+  const auto rate = learning_rate(options);
   Report report;
   Progress progress(options.steps, tokens_per_step(options), true);
   const auto step = [&](int index) {

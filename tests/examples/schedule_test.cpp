@@ -7,22 +7,6 @@
 #include <tuple>
 #include <vector>
 
-TEST_CASE("the learning rate rises in a line and falls along a cosine") {
-  const gpt::LearningRate rate{2e-3, 10, 110};
-  CHECK(rate.at(0) == doctest::Approx(2e-4));
-  CHECK(rate.at(9) == doctest::Approx(2e-3));
-  CHECK(rate.at(10) == doctest::Approx(2e-3));
-  CHECK(rate.at(60) == doctest::Approx(1.1e-3));  // half way down to a tenth
-  CHECK(rate.at(110) == doctest::Approx(2e-4));
-  CHECK(rate.at(500) == doctest::Approx(2e-4));
-  for (int step = 10; step < 110; ++step) CHECK(rate.at(step + 1) < rate.at(step));
-}
-
-TEST_CASE("a run of one step has a learning rate") {
-  CHECK(gpt::LearningRate{2e-3, 0, 1}.at(0) == doctest::Approx(2e-3));
-  CHECK(gpt::LearningRate{2e-3, 1, 1}.at(0) == doctest::Approx(2e-3));
-}
-
 TEST_CASE("windows follow from seed, step, rank and row, and from each of them") {
   constexpr std::size_t places = 1000003;
   std::set<std::size_t> starts;

@@ -158,10 +158,7 @@ Work reduce_scatter_v_async(Communicator<T>& comm, std::type_identity_t<std::spa
                             CallSite site = CallSite::here()) {
   comm.protocol().require_usable();
   const detail::Runs runs(Verb::reduce_scatter_v, comm.rank(), comm.size(), counts, site);
-  detail::require_count(Verb::reduce_scatter_v, comm.rank(), "input", input.size(), runs.total(), site);
-  Call call =
-      detail::describe_reduction<E, Order>(Verb::reduce_scatter_v, input.size(), pending_algorithm, op, -1, site);
-  call.layout = runs.layout();
+  const Call call = detail::call_by_counts<E, Order>(comm.rank(), input.size(), runs, pending_algorithm, op, site);
   return detail::begin_reduce_scatter_v<T, E>(comm, call, input, output, runs, op,
                                               Order::table(input.size(), sizeof(E), comm.size()), options, {});
 }

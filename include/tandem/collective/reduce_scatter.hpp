@@ -124,6 +124,16 @@ struct ReduceScatterSteps {
   }
 };
 
+/// A call by counts, which must add up to `count`.
+template <class E, class Order, class Op>
+Call call_by_counts(int rank, std::size_t count, const Runs& runs, std::uint8_t algorithm, const Op& op,
+                    CallSite site) {
+  require_count(Verb::reduce_scatter_v, rank, "input", count, runs.total(), site);
+  Call call = describe_reduction<E, Order>(Verb::reduce_scatter_v, count, algorithm, op, -1, site);
+  call.layout = runs.layout();
+  return call;
+}
+
 template <class Algorithm, class Order, class T, class E, class Op, class SliceOf>
 void reduce_scatter_slices(Communicator<T>& comm, const Call& call, const CallOptions& options,
                            std::span<const E> input, std::span<E> output, const Op& op, SliceOf slice_of_member) {
@@ -172,9 +182,7 @@ void reduce_scatter_v(Communicator<T>& comm, std::type_identity_t<std::span<cons
                       CallSite site = CallSite::here()) {
   comm.protocol().require_usable();
   const detail::Runs runs(Verb::reduce_scatter_v, comm.rank(), comm.size(), counts, site);
-  detail::require_count(Verb::reduce_scatter_v, comm.rank(), "input", input.size(), runs.total(), site);
-  Call call = detail::describe_reduction<E, Order>(Verb::reduce_scatter_v, input.size(), 0, op, -1, site);
-  call.layout = runs.layout();
+  const Call call = detail::call_by_counts<E, Order>(comm.rank(), input.size(), runs, 0, op, site);
   detail::reduce_scatter_slices<Auto, Order, T, E>(comm, call, options, input, output, op,
                                                    [&](int member) { return runs[member]; });
 }

@@ -9,36 +9,37 @@
 
 namespace tandem {
 
-/// Rises in a straight line over `warm_up` steps to `peak`, then falls along half a cosine to `floor` at step `steps`.
-struct WarmUpCosine {
+/// Rises in a straight line over `warm_up` steps to `peak`, then falls to `floor` at step `steps` and stays there.
+/// `Fall` maps how much of the fall is over to how much of it is left, both from 0 to 1.
+template <class Fall>
+struct WarmUp {
   double peak = 1e-3;
   std::int64_t warm_up = 0;
   std::int64_t steps = 1;
   double floor = 0.0;
 
-  /// Of a step counted from 0; `floor` after the last.
+  /// Of a step counted from 0.
   double at(std::int64_t step) const noexcept {
     if (step < warm_up) return peak * static_cast<double>(step + 1) / static_cast<double>(warm_up);
-    const double done = std::min(
+    const double over = std::min(
         1.0, static_cast<double>(step - warm_up) / static_cast<double>(std::max<std::int64_t>(1, steps - warm_up)));
-    return floor + (peak - floor) * 0.5 * (1.0 + std::cos(std::numbers::pi * done));
+    return floor + (peak - floor) * Fall::left(over);
   }
 };
 
-/// Rises in a straight line over `warm_up` steps to `peak`, then falls in another to `floor` at step `steps`.
-struct WarmUpLinear {
-  double peak = 1e-3;
-  std::int64_t warm_up = 0;
-  std::int64_t steps = 1;
-  double floor = 0.0;
-
-  double at(std::int64_t step) const noexcept {
-    if (step < warm_up) return peak * static_cast<double>(step + 1) / static_cast<double>(warm_up);
-    const double done = std::min(
-        1.0, static_cast<double>(step - warm_up) / static_cast<double>(std::max<std::int64_t>(1, steps - warm_up)));
-    return peak + (floor - peak) * done;
-  }
+namespace detail {
+struct HalfCosine {
+  static double left(double over) noexcept { return 0.5 * (1.0 + std::cos(std::numbers::pi * over)); }
 };
+struct StraightLine {
+  static double left(double over) noexcept { return 1.0 - over; }
+};
+}  // namespace detail
+
+/// Along half a cosine, as language models are usually trained.
+using WarmUpCosine = WarmUp<detail::HalfCosine>;
+/// In a straight line.
+using WarmUpLinear = WarmUp<detail::StraightLine>;
 
 /// `start`, times `factor` after every `every` steps: torch.optim.lr_scheduler.StepLR.
 struct StepDecay {

@@ -59,9 +59,7 @@ class FlatParameters {
   /// What this rank owns, in registration order: leaves of one dimension over the parameters' own memory.
   std::vector<Shard> shards() const {
     std::vector<Shard> result;
-    std::size_t items = 0;
-    for (const FlatLayout::Group& group : layout_.groups()) items += group.items.size();
-    for (std::size_t item = 0; item < items; ++item) {
+    for (std::size_t item = 0; item < layout_.size(); ++item) {
       const Range owned = layout_.owned(item, comm_.rank());
       if (owned.empty()) continue;
       const at::Tensor& flat = buffers_[layout_.group_of(item)];

@@ -172,12 +172,10 @@ class GradientBuckets {
     if (next_ < buckets_.size()) refuse_unused();
     while (!under_way_.empty()) finish_oldest();
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
+      at::Tensor& gradient = parameters_[index].value.mutable_grad();
       if constexpr (!Reduction::whole) {
-        parameters_[index].value.mutable_grad().reset();  // this rank's own sum, or a part of the averages
-        continue;
-      }
-      const at::Tensor& gradient = parameters_[index].value.grad();
-      if (!gradient.defined() || !same_memory(gradient, view_of(index))) {
+        gradient.reset();  // this rank's own sum, or a part of the averages
+      } else if (!gradient.defined() || !same_memory(gradient, view_of(index))) {
         throw Error(ErrorKind::argument,
                     "tandem: a hook on parameter \"" + parameters_[index].name +
                         "\" replaced its gradient after it was averaged; register hooks before the Trainer is made",

@@ -12,6 +12,7 @@
 
 #include "tandem/collective/async.hpp"
 #include "tandem/collective/detail/runs.hpp"
+#include "tandem/collective/reduce_scatter.hpp"
 #include "tandem/collective/work.hpp"
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/bytes.hpp"
@@ -21,6 +22,7 @@
 #include "tandem/reduce/order.hpp"
 #include "tandem/tensor/bucket.hpp"
 #include "tandem/tensor/bucket_layout.hpp"
+#include "tandem/tensor/detail/arguments.hpp"
 #include "tandem/tensor/flat_layout.hpp"
 #include "tandem/tensor/torch.hpp"
 
@@ -28,24 +30,10 @@ namespace tandem {
 
 namespace detail {
 
-/// Calls f(E{}) for the element type of gradients; integers cannot require grad.
-template <class F>
-decltype(auto) with_gradient_type(Dtype dtype, F&& f) {
-  switch (dtype) {
-    case Dtype::float64:
-      return f(double{});
-    case Dtype::float16:
-      return f(Float16{});
-    case Dtype::bfloat16:
-      return f(BFloat16{});
-    default:
-      return f(float{});
-  }
-}
-
 /// Every gradient times 1/N, then the sum. The scale is a double: the reduction converts it to the type that computes,
 /// as PyTorch's mul with a number does.
-inline PreMulSum<double> average_over(int ranks) { return {1.0 / ranks}; }
+using Average = PreMulSum<double>;
+inline Average average_over(int ranks) { return {1.0 / ranks}; }
 
 }  // namespace detail
 
@@ -60,9 +48,11 @@ class AllReduceGradients {
   template <class T>
   Work begin(Communicator<T>& comm, std::size_t, const Bucket& bucket, CallSite site) {
     const TensorView view = bucket.elements();
-    return detail::with_gradient_type(view.dtype, [&](auto element) {
-      return all_reduce_async(comm, view.template as<decltype(element)>(), detail::average_over(comm.size()), {}, site);
+    Work work;
+    detail::visit_reducible<detail::Average>(view.dtype, "backward", [&](auto element) {
+      work = all_reduce_async(comm, view.template as<decltype(element)>(), detail::average_over(comm.size()), {}, site);
     });
+    return work;
   }
   /// The work of a bucket is done. True when its memory is no longer needed.
   bool finished(std::size_t, const Bucket&) { return false; }
@@ -100,17 +90,18 @@ class ScatterGradients {
   Work begin(Communicator<T>& comm, std::size_t index, const Bucket& bucket, CallSite site) {
     const Plan& plan = plans_[index];
     const TensorView view = bucket.elements();
-    return detail::with_gradient_type(view.dtype, [&](auto element) {
+    Work work;
+    detail::visit_reducible<detail::Average>(view.dtype, "backward", [&](auto element) {
       using E = decltype(element);
       const auto average = detail::average_over(comm.size());
-      const detail::Runs runs(Verb::reduce_scatter_v, comm.rank(), comm.size(), plan.counts, site);
-      Call call = detail::describe_reduction<E, GlooRing>(Verb::reduce_scatter_v, view.count, pending_algorithm,
-                                                          average, -1, site);
-      call.layout = plan.fingerprint;
       const std::span<E> all = view.template as<E>();
-      return detail::begin_reduce_scatter_v<T, E>(comm, call, all, all.subspan(plan.own.begin, plan.own.size()), runs,
+      const detail::Runs runs(Verb::reduce_scatter_v, comm.rank(), comm.size(), plan.counts, site);
+      Call call = detail::call_by_counts<E, GlooRing>(comm.rank(), all.size(), runs, pending_algorithm, average, site);
+      call.layout = plan.fingerprint;  // of the table, too
+      work = detail::begin_reduce_scatter_v<T, E>(comm, call, all, all.subspan(plan.own.begin, plan.own.size()), runs,
                                                   average, plan.table, {}, {});
     });
+    return work;
   }
   bool finished(std::size_t index, const Bucket& bucket) {
     const c10::AutoGradMode no_grad(false);

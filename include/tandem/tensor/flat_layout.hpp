@@ -39,6 +39,8 @@ class FlatLayout {
   }
 
   int ranks() const noexcept { return ranks_; }
+  /// Parameters.
+  std::size_t size() const noexcept { return places_.size(); }
   /// One per dtype, in the order in which they first appear.
   const std::vector<Group>& groups() const noexcept { return groups_; }
   std::size_t group_of(std::size_t item) const noexcept { return places_[item].group; }

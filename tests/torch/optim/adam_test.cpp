@@ -173,6 +173,9 @@ TEST_CASE("learning rates") {
   CHECK(cosine.at(54) == doctest::Approx(0.55));
   CHECK(cosine.at(104) == doctest::Approx(0.1));
   CHECK(cosine.at(1000) == cosine.at(104));
+  for (int step = 4; step < 104; ++step) CHECK(cosine.at(step + 1) < cosine.at(step));
+  CHECK(WarmUpCosine{.peak = 2e-3, .warm_up = 0, .steps = 1}.at(0) == 2e-3);  // a run of one step has a rate
+  CHECK(WarmUpCosine{.peak = 2e-3, .warm_up = 1, .steps = 1}.at(0) == 2e-3);
   const WarmUpLinear linear{.peak = 1.0, .warm_up = 0, .steps = 10};
   CHECK(linear.at(0) == 1.0);
   CHECK(linear.at(5) == doctest::Approx(0.5));

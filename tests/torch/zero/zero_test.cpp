@@ -46,6 +46,12 @@ void against_ddp(Communicator<ShmRing>& world, const std::function<Free(int)>& m
   CHECK(trainer.ledger().balanced());
 }
 
+/// Its input, times a weight for each element.
+Free scaled(int rank, std::int64_t elements) {
+  return Free{{{"weight", test::parameter(rank, {elements})}},
+              [](const auto& p, const at::Tensor& x) { return x * p[0]; }};
+}
+
 /// All levels and placements, with and without clipping.
 void as_ddp(const std::function<Free(int rank)>& make, at::IntArrayRef sizes, int steps = 4) {
   test::on_ranks(test::ranks(), [&](int rank) {
@@ -150,21 +156,13 @@ TEST_CASE("a recipe gets what this rank owns, under the parameters' names and wi
 TEST_CASE("what would lose averages is refused") {
   test::on_ranks(test::ranks(), [&](int rank) {
     auto world = join<ShmRing>();
-    const auto make = [&] {
-      return Free{{{"weight", test::parameter(rank, {7})}},
-                  [](const auto& p, const at::Tensor& x) { return x * p[0]; }};
-    };
-    CHECK_THROWS_WITH_AS((Trainer<Free, Zero<1>, ShmRing>{world, make(), mean_loss, sgd,
+    CHECK_THROWS_WITH_AS((Trainer<Free, Zero<1>, ShmRing>{world, scaled(rank, 7), mean_loss, sgd,
                                                           TrainerOptions{.after_update = AfterUpdate::keep}}),
                          doctest::Contains("Zero cannot keep gradients from step to step"), Error);
   });
   test::on_ranks(test::ranks(), [&](int rank) {
     auto world = join<ShmRing>();
-    const auto make = [&] {
-      return Free{{{"weight", test::parameter(rank, {7})}},
-                  [](const auto& p, const at::Tensor& x) { return x * p[0]; }};
-    };
-    Trainer<Free, Zero<1>, ShmRing> trainer{world, make(), mean_loss, sgd};
+    Trainer<Free, Zero<1>, ShmRing> trainer{world, scaled(rank, 7), mean_loss, sgd};
     const at::Tensor x = input_of(rank, 0, {7});
     trainer.backward(trainer.forward(x).mean());
     CHECK_THROWS_WITH_AS(trainer.backward(trainer.forward(x).mean()),
@@ -179,11 +177,7 @@ TEST_CASE("a shared parameter that outlives its Trainer is still there, and keep
     at::Tensor kept;
     {
       auto world = join<ShmRing>();
-      const auto make = [&] {
-        return Free{{{"weight", test::parameter(rank, {1000})}},
-                    [](const auto& p, const at::Tensor& x) { return x * p[0]; }};
-      };
-      Trainer<Free, Zero<3>, ShmRing> trainer{world, make(), mean_loss, sgd};
+      Trainer<Free, Zero<3>, ShmRing> trainer{world, scaled(rank, 1000), mean_loss, sgd};
       const at::Tensor x = input_of(rank, 0, {1000});
       trainer.step(x, x);
       kept = trainer.model().parameters[0].second;

@@ -37,6 +37,18 @@ std::pair<Descriptor, Descriptor> connected_sockets() {
   return {std::move(near), std::move(far)};
 }
 
+/// Two ends with nothing between them.
+struct Pair {
+  End first;
+  End second;
+  Pair() {
+    const FrameLimits limits{1024, {0, control_bytes}, false};
+    auto [near, far] = connected_sockets();
+    first.connection = TcpConnection(std::move(near), limits, first.copy.data());
+    second.connection = TcpConnection(std::move(far), limits, second.copy.data());
+  }
+};
+
 /// Two ends; what the first says passes through `wire(bytes)`, which may keep, cut or change it. The other direction is
 /// plain.
 class Wire {
@@ -277,12 +289,8 @@ TEST_CASE("after a reset nothing counts as still to be delivered") {
 
 // A rank that had given up and closed was called dead by one whose next send failed: its last words stayed unread.
 TEST_CASE("what a peer said before its kernel answered with a reset is heard, also when sending fails first") {
-  const FrameLimits limits{1024, {0, control_bytes}, false};
-  auto [near, far] = connected_sockets();
-  End first;
-  End second;
-  first.connection = TcpConnection(std::move(near), limits, first.copy.data());
-  second.connection = TcpConnection(std::move(far), limits, second.copy.data());
+  Pair pair;
+  auto& [first, second] = pair;
   write_some(first.connection, pattern(3000, 8));  // never read
   ::poll(nullptr, 0, 20);
   second.control[64] = std::byte{42};
@@ -299,12 +307,8 @@ TEST_CASE("what a peer said before its kernel answered with a reset is heard, al
 
 // The words of a rank that gave up lay behind data that nobody had taken yet, and a send that failed ended all reading.
 TEST_CASE("what lies behind data that nobody has taken is heard after them, also when sending fails first") {
-  const FrameLimits limits{1024, {0, control_bytes}, false};
-  auto [near, far] = connected_sockets();
-  End first;
-  End second;
-  first.connection = TcpConnection(std::move(near), limits, first.copy.data());
-  second.connection = TcpConnection(std::move(far), limits, second.copy.data());
+  Pair pair;
+  auto& [first, second] = pair;
   write_some(second.connection, pattern(500, 7));
   second.control[64] = std::byte{42};
   second.connection.publish(64, std::span(second.control).subspan(64, 8));

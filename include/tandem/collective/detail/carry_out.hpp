@@ -6,9 +6,10 @@
 //   input_place(protocol), output_place(protocol)   what it announces of this rank's buffers;
 //   staged_bytes()                                  what it would have to stage, the most of all ranks;
 //   waits(protocol, operation)                      must this rank, then, wait until all have done their part?
-//   read_in_place(protocol, operation, path)        its part out of buffers where they lie, Direct or Fetch; bytes
-//   moved; by_channels<Algorithm>(protocol, operation)     all of it by channels; bytes moved; predicted(protocol,
-//   operation, path)            the bytes by formula.
+//   read_in_place(protocol, operation, path)        its part of Direct or Fetch, out of buffers where they lie; the
+//                                                   bytes moved;
+//   by_channels<Algorithm>(protocol, operation)     all of it by channels; the bytes moved;
+//   predicted(protocol, operation, path)            the bytes by formula.
 #pragma once
 
 #include <concepts>
