@@ -47,7 +47,11 @@ class HostMemory {
       endpoint_->reserve({reserved_, range->end});
       reserved_ = range->end;
     }
-    if (blocks_made_++ == 0) first_ = range->begin;
+    if (!has_first_)
+      first_ = range->begin;
+    else
+      several_blocks_.store(true, std::memory_order_relaxed);
+    has_first_ = true;
     detail::Block& fresh = block(endpoint_->rank(), range->begin);
     fresh.clear();
     if (fresh.generation.load(std::memory_order_relaxed) != 0) show_to_all(fresh);  // copies of it hold its last use
@@ -75,7 +79,7 @@ class HostMemory {
 
   /// The block of a rank's first communicator, which all ranks of the job have.
   detail::Block& first_block(int peer) const noexcept { return block(peer, first_); }
-  bool has_several_blocks() const noexcept { return blocks_made_ > 1; }
+  bool has_several_blocks() const noexcept { return several_blocks_.load(std::memory_order_relaxed); }
   detail::Block& block(int peer, std::size_t offset) const noexcept {
     return *std::launder(reinterpret_cast<detail::Block*>(endpoint_->window(peer) + offset));
   }
@@ -108,7 +112,8 @@ class HostMemory {
   std::mutex mutex_;
   detail::Extents blocks_;
   std::size_t first_ = 0;
-  int blocks_made_ = 0;
+  bool has_first_ = false;
+  std::atomic<bool> several_blocks_{false};  // has there ever been more than one?
   std::size_t reserved_ = endpoint_->control().begin;
   std::vector<Retired> retired_;
   std::vector<std::uint64_t> owed_ = std::vector<std::uint64_t>(static_cast<std::size_t>(endpoint_->size()));

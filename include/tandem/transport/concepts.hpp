@@ -87,6 +87,7 @@ concept ControlTransport = Transport<T> &&
   { view.crowded() } -> std::same_as<bool>;  // do ranks outnumber processors? The same answer on all ranks
   endpoint.reserve(range);                   // pages of the own window, before first use
   endpoint.publish(peers, changed);
+  endpoint.publish(peers, changed, Channel::point_to_point);  // what has no order with what goes by the other channel
   endpoint.deliver(
       peers);  // waits until nothing is under way to them that later publications could overtake: not for ever
   endpoint.wake(word);

@@ -167,8 +167,10 @@ class ShmRing {
     // Ranks that are threads share all their memory anyway; there is nothing to keep a straggler out of.
     return in_process_ || windows_[static_cast<std::size_t>(rank_)]->make_private(span, kept);
   }
-  void publish(std::span<const int>, std::span<const std::byte>) noexcept {}  // seen at once
-  void deliver(std::span<const int>) noexcept {}                              // there as soon as they are sent
+  void publish(std::span<const int>, std::span<const std::byte>, Channel = Channel::collective) noexcept {
+    // seen at once
+  }
+  void deliver(std::span<const int>) noexcept {}  // there as soon as they are sent
   void progress() noexcept {}
   void wake(const std::atomic<std::uint64_t>& word) noexcept {
     if (header(rank_).sleepers.load(std::memory_order_relaxed) != 0) detail::wake_all(word);

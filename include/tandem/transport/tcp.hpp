@@ -98,9 +98,11 @@ class Tcp {
   bool crowded() const noexcept { return crowded_; }
   void reserve(Range) noexcept {}                                               // private memory is real enough
   bool detach_heap(Range, const std::vector<Range>&) noexcept { return true; }  // nobody else reaches it
-  void publish(std::span<const int> peers, std::span<const std::byte> changed) noexcept {
+  /// By `channel`, behind what was sent there; one place of the memory always by the same.
+  void publish(std::span<const int> peers, std::span<const std::byte> changed,
+               Channel channel = Channel::collective) noexcept {
     const auto position = static_cast<std::uint64_t>(changed.data() - own_.get());
-    for (const int peer : peers) link(peer, Channel::collective).publish(position, changed);
+    for (const int peer : peers) link(peer, channel).publish(position, changed);
   }
   /// As long as the peers take them, at most 30 s, a second when nobody takes anything.
   void deliver(std::span<const int> peers) noexcept {

@@ -263,6 +263,24 @@ TEST_CASE("C007: ranks that call on different communicators are told both places
   }
 }
 
+// Looking for the other's words over Tcp threw away what it had sent for the communicator that it waited in.
+TEST_CASE("C007: a communicator goes on after one that was split from it waited in vain") {
+  on_ranks(ranks(), [&](int rank) {
+    World world = join<TestTransport>();
+    World part = world.split(0, 0);
+    std::vector<float> data(30000, static_cast<float>(rank + 1));
+    if (rank == 0) {
+      const auto error = error_of([&] { barrier(part, {.timeout = 300ms}, there); });
+      REQUIRE(error);
+      CAPTURE(std::string(error->what()));
+      CHECK(says(*error, there.text()));
+      CHECK(says(*error, here.text()));
+    }
+    all_reduce(world, std::span(data), Sum{}, {.timeout = 20s}, here);
+    CHECK(data == std::vector<float>(data.size(), static_cast<float>(ranks() * (ranks() + 1) / 2)));
+  });
+}
+
 // A rank has no communicator that it is not a member of. What is left to do wrong is to name a rank that is none there,
 // ...
 TEST_CASE("ranks outside a part of the world are refused there by name, and it goes on") {
