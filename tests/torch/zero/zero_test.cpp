@@ -197,3 +197,12 @@ TEST_CASE("a shared parameter that outlives its Trainer is still there, and keep
     CHECK(kept.detach().sum().item<double>() == sum);
   });
 }
+
+TEST_CASE("parameters that every rank updates cannot be shared") {
+  test::on_ranks(test::ranks(), [&](int rank) {
+    auto world = join<ShmRing>();
+    CHECK_THROWS_WITH_AS((Trainer<Free, Ddp<>, ShmRing>{world, scaled(rank, 7), mean_loss, sgd,
+                                                        TrainerOptions{.placement = Placement::shared}}),
+                         doctest::Contains("under Ddp every rank updates its own copy"), Error);
+  });
+}
