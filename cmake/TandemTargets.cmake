@@ -7,7 +7,7 @@ file(GLOB_RECURSE tandem_repeated CONFIGURE_DEPENDS "${tandem_include}/tandem/*.
 
 # Below the waterline stand the layers that need libtorch, and the umbrella that includes them.
 set(tandem_torch_headers ${tandem_headers})
-list(FILTER tandem_torch_headers INCLUDE REGEX "/tandem/(tandem\\.hpp|(tensor|strategy|plan|trainer)/.*)$")
+list(FILTER tandem_torch_headers INCLUDE REGEX "/tandem/(tandem\\.hpp|(tensor|optim|strategy|plan|trainer)/.*)$")
 # Ranks on several hosts need what proves who a peer is, and checksums.
 set(tandem_tcp_headers ${tandem_headers})
 list(FILTER tandem_tcp_headers INCLUDE REGEX "/tandem/transport/(detail/)?tcp[_a-z0-9]*\\.hpp$")

@@ -19,6 +19,7 @@
 #include <cstdlib>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -28,6 +29,8 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 namespace tandem_oracle {
@@ -110,11 +113,40 @@ struct ReducerOptions {
   /// DDP's bucket_cap_mb_list in bytes; used instead when it is not empty.
   std::vector<std::int64_t> bucket_bytes_list{};
   bool gradient_as_bucket_view = false;
+  bool find_unused = false;
+  bool static_graph = false;
+  /// Half or BFloat16: with the communication hook fp16_compress_hook or bf16_compress_hook.
+  std::optional<at::ScalarType> compress{};
 };
 
-/// c10d::Reducer with the arguments DistributedDataParallel.__init__ gives it (find_unused_parameters and static_graph
-/// off). One step is: before_forward(), forward, before_backward(), backward. Leave both calls out for a local
-/// (no_sync) backward.
+/// torch.distributed.algorithms.ddp_comm_hooks.default_hooks._compress_hook.
+class CompressHook : public c10d::CommHookInterface {
+ public:
+  CompressHook(c10::intrusive_ptr<c10d::ProcessGroup> group, at::ScalarType type)
+      : group_(std::move(group)), type_(type) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    at::Tensor compressed = bucket.getBufferRef().to(type_);
+    compressed.div_(group_->getSize());
+    std::vector<at::Tensor> tensors{compressed};
+    auto future = group_->allreduce(tensors)->getFuture();
+    return future->then(
+        [buffer = bucket.getBufferRef(), compressed](c10::ivalue::Future& done) {
+          if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+          at::Tensor(buffer).copy_(compressed);
+          return c10::IValue(buffer);
+        },
+        c10::TensorType::get());
+  }
+  at::Tensor parseHookResult(const c10::IValue& result) override { return result.toTensor(); }
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  at::ScalarType type_;
+};
+
+/// c10d::Reducer with the arguments DistributedDataParallel.__init__ gives it. One step is: before_forward(), forward,
+/// before_backward(), backward, after_backward(). Leave these calls out for a local (no_sync) backward.
 class ReducerOracle {
  public:
   ReducerOracle(const GlooGroup& group, const std::vector<at::Tensor>& parameters, const ReducerOptions& options = {}) {
@@ -122,18 +154,30 @@ class ReducerOracle {
     constexpr std::int64_t rest_default = 25 << 20;
     const auto& list = options.bucket_bytes_list;
     std::vector<std::size_t> limits{std::numeric_limits<std::int64_t>::max()};
-    if (!list.empty()) limits.assign(list.begin(), list.end());
+    if (!list.empty())
+      limits.assign(list.begin(), list.end());
+    else if (options.find_unused && !options.static_graph && options.bucket_bytes > 0)
+      limits = {static_cast<std::size_t>(options.bucket_bytes)};
+    else if (options.find_unused && !options.static_graph)
+      limits = {first_default, rest_default};
     auto [buckets, bucket_limits] =
         c10d::compute_bucket_assignment_by_size(parameters, limits, std::vector<bool>(parameters.size(), false));
     std::reverse(buckets.begin(), buckets.end());
     const std::int64_t rest = !list.empty() ? *std::max_element(list.begin(), list.end())
                                             : (options.bucket_bytes > 0 ? options.bucket_bytes : rest_default);
     const std::int64_t first = options.bucket_bytes == 0 && list.empty() ? first_default : rest;
-    reducer_ = std::make_unique<c10d::Reducer>(
-        parameters, buckets, group.group(), std::vector<bool>(parameters.size(), false), rest,
-        /*find_unused_parameters=*/false, options.gradient_as_bucket_view,
-        std::unordered_map<std::size_t, std::string>{}, first,
+    reducer_ = std::make_shared<c10d::Reducer>(
+        parameters, buckets, group.group(), std::vector<bool>(parameters.size(), false), rest, options.find_unused,
+        options.gradient_as_bucket_view, std::unordered_map<std::size_t, std::string>{}, first,
         /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false, list);
+    logger_ = std::make_shared<c10d::Logger>(reducer_);  // find_unused_parameters reports to it, and must have it
+    reducer_->set_logger(logger_);
+    if (options.static_graph) reducer_->set_static_graph();
+    if (options.compress) {
+      reducer_->register_comm_hook(std::make_unique<CompressHook>(group.group(), *options.compress));
+    }
+    find_unused_ = options.find_unused && !options.static_graph;
+    delays_ = options.static_graph;
   }
 
   /// True when the buckets were laid out anew, which happens once, before the second step.
@@ -141,11 +185,23 @@ class ReducerOracle {
     reducer_->prepare_for_forward();
     return reducer_->rebuild_buckets();
   }
-  void before_backward() { reducer_->prepare_for_backward({}); }
+  void before_backward(const at::Tensor& output = {}) {
+    std::vector<at::Tensor> outputs;
+    if (find_unused_) outputs.push_back(output);
+    reducer_->prepare_for_backward(outputs);
+  }
+  /// The first backward of a static graph reduces nothing by itself.
+  void after_backward() {
+    if (delays_) reducer_->delay_all_reduce();
+    delays_ = false;
+  }
   c10d::Reducer& reducer() { return *reducer_; }
 
  private:
-  std::unique_ptr<c10d::Reducer> reducer_;
+  bool find_unused_ = false;
+  bool delays_ = false;
+  std::shared_ptr<c10d::Reducer> reducer_;
+  std::shared_ptr<c10d::Logger> logger_;
 };
 
 }  // namespace tandem_oracle

@@ -86,10 +86,14 @@ inline at::Tensor word_loss(const at::Tensor& output, const at::Tensor& target) 
 inline void clip_like_python(const std::vector<at::Tensor>& parameters, double max_norm) {
   torch::NoGradGuard no_grad;
   std::vector<at::Tensor> norms;
-  for (const auto& parameter : parameters) norms.push_back(at::linalg_vector_norm(parameter.grad(), 2.0));
+  for (const auto& parameter : parameters) {
+    if (parameter.grad().defined()) norms.push_back(at::linalg_vector_norm(parameter.grad(), 2.0));
+  }
   const at::Tensor total = at::linalg_vector_norm(at::stack(norms), 2.0);
   const at::Tensor factor = at::clamp((total + 1e-6).reciprocal() * max_norm, std::nullopt, 1.0);
-  for (const auto& parameter : parameters) parameter.grad().mul_(factor);
+  for (const auto& parameter : parameters) {
+    if (parameter.grad().defined()) parameter.grad().mul_(factor);
+  }
 }
 
 }  // namespace tandem::test

@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradient clipping by Python's formula, to the bit. Knows nothing of ranks: whole gradients only.
+// Gradient clipping by the norm of all gradients: by Python's formula to the bit, for whole gradients; and quickly, for
+// gradients of which every rank has a part.
 #pragma once
 
+#include <cmath>
+#include <cstddef>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "tandem/collective/all_reduce.hpp"
+#include "tandem/comm/communicator.hpp"
+#include "tandem/core/bytes.hpp"
+#include "tandem/reduce/functor.hpp"
 #include "tandem/tensor/torch.hpp"
 
 namespace tandem {
@@ -41,6 +49,41 @@ inline double clip_gradients(const std::vector<at::Tensor>& gradients, double ma
     for (const at::Tensor& gradient : gradients) gradient.mul_(scale.factor);
   }
   return scale.norm;
+}
+
+/// Some of `gradients`, which all ranks have alike, so that every one is some rank's and all ranks have about as many
+/// elements.
+inline std::vector<at::Tensor> share_of(const std::vector<at::Tensor>& gradients, int rank, int ranks) {
+  std::size_t all = 0;
+  for (const at::Tensor& gradient : gradients) all += static_cast<std::size_t>(gradient.numel());
+  const Range mine = slice_of(all, ranks, rank);
+  std::vector<at::Tensor> share;
+  std::size_t at = 0;
+  for (const at::Tensor& gradient : gradients) {
+    if (at >= mine.begin && at < mine.end) share.push_back(gradient);
+    at += static_cast<std::size_t>(gradient.numel());
+  }
+  return share;
+}
+
+/// Scales `scaled` so that the norm of all ranks' `measured` together is at most `limit`; that norm before, the same
+/// on all ranks. Collective; 8 bytes. Not the bits of clip_gradients: squares are summed in float64 in another order.
+template <class T>
+double clip_fast(Communicator<T>& comm, const std::vector<at::Tensor>& measured, const std::vector<at::Tensor>& scaled,
+                 double limit) {
+  const c10::AutoGradMode no_grad(false);
+  double squares = 0.0;
+  for (const at::Tensor& gradient : measured) {
+    const double norm = gradient_norm(gradient).template item<double>();
+    squares += norm * norm;
+  }
+  all_reduce(comm, std::span<double>(&squares, 1), Sum{});
+  const double norm = std::sqrt(squares);
+  // Not "factor < 1": a norm that is no number makes all gradients so, as in PyTorch.
+  if (const double factor = limit / (norm + 1e-6); !(factor >= 1.0)) {
+    for (const at::Tensor& gradient : scaled) gradient.mul_(factor);
+  }
+  return norm;
 }
 
 }  // namespace tandem

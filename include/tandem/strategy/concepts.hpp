@@ -28,14 +28,15 @@ template <class E, class T>
 concept StrategyEngine = std::constructible_from < E,
         Communicator<T>
 &, int > &&requires(E& engine, const E& view, std::vector<NamedParameter> parameters, const StrategyOptions& options,
-                    const at::Tensor& loss, bool locally, double limit, AfterUpdate after_update) {
+                    const at::Tensor& loss, bool locally, double limit, clip method, AfterUpdate after_update) {
   { engine.replicas() } -> std::same_as<Communicator<T>&>;
   { view.data() } -> std::same_as<Coordinate>;
   engine.adopt(parameters, options);
   { view.owned() } -> std::same_as<std::vector<OwnedParameter>>;
   engine.backward(loss, locally);
   engine.reduce_gradients();
-  { engine.clip(limit) } -> std::convertible_to<double>;
+  engine.reduce_nothing();  // a rank without a batch takes part in the others' averages
+  { engine.clip_norm(limit, method) } -> std::convertible_to<double>;
   engine.before_update();             // everybody may change what it owns now
   engine.after_update(after_update);  // everybody has; gradients go or stay
 };

@@ -12,11 +12,12 @@
 
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/error.hpp"
+#include "tandem/strategy/all_reduce_gradients.hpp"
 #include "tandem/strategy/clip.hpp"
+#include "tandem/strategy/compression.hpp"
 #include "tandem/strategy/concepts.hpp"
 #include "tandem/strategy/degree.hpp"
 #include "tandem/strategy/gradient_buckets.hpp"
-#include "tandem/strategy/gradient_reduction.hpp"
 #include "tandem/strategy/options.hpp"
 #include "tandem/strategy/parameter.hpp"
 #include "tandem/tensor/torch.hpp"
@@ -24,7 +25,7 @@
 namespace tandem {
 
 /// What Ddp does on one rank; made and driven by a Trainer.
-template <class T>
+template <class T, class Compression>
 class DdpEngine {
  public:
   /// Collective: splits `world`. Throws Error(argument) on all ranks alike, before anything is sent, when the world
@@ -42,9 +43,15 @@ class DdpEngine {
                   "tandem: under Ddp every rank updates its own copy of the parameters; use Zero<1> to share them",
                   comm_.rank());
     }
+    if (options.accumulate == accumulation::shard_sums) {
+      throw Error(ErrorKind::argument,
+                  "tandem: under Ddp every rank has whole gradients, so accumulation::shard_sums would save nothing; "
+                  "use Zero<2>, or accumulation::local_sums",
+                  comm_.rank());
+    }
     auto items = gradient_items(parameters, comm_.rank());
-    buckets_ = std::make_unique<Buckets>(comm_, std::move(parameters), std::move(items), options.buckets,
-                                         AllReduceGradients{});
+    buckets_ = std::make_unique<Buckets>(comm_, std::move(parameters), std::move(items), options,
+                                         AllReduceGradients<Compression>{});
   }
   std::vector<OwnedParameter> owned() const {
     std::vector<OwnedParameter> result;
@@ -55,13 +62,15 @@ class DdpEngine {
   /// Computes gradients; averages them unless `locally`.
   void backward(const at::Tensor& loss, bool locally) { buckets_->backward(loss, locally); }
   void reduce_gradients() { buckets_->reduce_standing(); }
+  void reduce_nothing() { buckets_->reduce_nothing(); }
   /// Scales all gradients so that their common norm is at most `limit`; the norm before.
-  double clip(double limit) const {
+  double clip_norm(double limit, clip method) {
     std::vector<at::Tensor> gradients;
     for (const NamedParameter& parameter : buckets_->parameters()) {
       if (parameter.value.grad().defined()) gradients.push_back(parameter.value.grad());
     }
-    return clip_gradients(gradients, limit);
+    if (method == clip::exact) return clip_gradients(gradients, limit);
+    return clip_fast(comm_, share_of(gradients, comm_.rank(), comm_.size()), gradients, limit);
   }
   void before_update() noexcept {}
   void after_update(AfterUpdate what) {
@@ -79,7 +88,7 @@ class DdpEngine {
   const std::vector<Bucket>& buckets() const noexcept { return buckets_->buckets(); }
 
  private:
-  using Buckets = GradientBuckets<T, AllReduceGradients>;
+  using Buckets = GradientBuckets<T, AllReduceGradients<Compression>>;
 
   Communicator<T> comm_;
   std::unique_ptr<Buckets> buckets_;  // hooks point at it, so it stays where it is
@@ -88,16 +97,17 @@ class DdpEngine {
 /// Gradients are averaged over `Degree` ranks; 0 stands for what the world size leaves over.
 ///
 /// Equals torch.nn.parallel.DistributedDataParallel over gloo bit for bit, at any number of ranks, for the same
-/// batches, thread count and CPU capability. A parameter that takes no part in the loss is an error in the same
-/// backward, which names it; frozen parameters (requires_grad false at construction) are left alone.
-template <int Degree = 0>
+/// batches, thread count and CPU capability; with compress::bf16 and fp16, that with the communication hook of this
+/// name. A parameter that takes no part in the loss is an error in the same backward, which names it, unless
+/// TrainerOptions say otherwise; frozen parameters (requires_grad false at construction) are left alone.
+template <int Degree = 0, class Compression = compress::none>
 struct Ddp {
   static constexpr int degree = Degree;
   static constexpr const char* name = "Ddp";
   static constexpr const char* reference = "torch.nn.parallel.DistributedDataParallel over gloo (torch 2.11)";
 
   template <class T>
-  using Engine = DdpEngine<T>;
+  using Engine = DdpEngine<T, Compression>;
 };
 
 }  // namespace tandem

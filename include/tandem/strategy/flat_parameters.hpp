@@ -14,9 +14,9 @@
 
 #include "tandem/collective/barrier.hpp"
 #include "tandem/collective/broadcast.hpp"
+#include "tandem/comm/arena.hpp"
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/error.hpp"
-#include "tandem/strategy/gradient_reduction.hpp"
 #include "tandem/strategy/parameter.hpp"
 #include "tandem/tensor/bucket.hpp"
 #include "tandem/tensor/flat_layout.hpp"
@@ -100,6 +100,12 @@ class FlatParameters {
         place = comm_.arena()->offset_of(memory, bytes);
       }
       broadcast(comm_, std::span<std::uint64_t>(&place, 1), 0);
+      if (place == Arena::private_memory) {
+        throw Error(ErrorKind::poisoned,
+                    "tandem: parameters cannot be shared, since rank 0's arena was given up after a failure; join again "
+                    "for a new one",
+                    comm_.rank());
+      }
       auto& protocol = comm_.protocol();
       void* const memory = protocol.endpoint().window(protocol.endpoint_of(0)) + place;
       // The arena keeps the windows mapped, and keeps nobody from leaving while a parameter lives.

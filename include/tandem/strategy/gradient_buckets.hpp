@@ -6,9 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <memory>
-#include <numeric>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -18,32 +15,16 @@
 #include "tandem/collective/work.hpp"
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/call_site.hpp"
-#include "tandem/core/dtype.hpp"
 #include "tandem/core/error.hpp"
-#include "tandem/strategy/gradient_reduction.hpp"
+#include "tandem/strategy/bucket_set.hpp"
+#include "tandem/strategy/options.hpp"
 #include "tandem/strategy/parameter.hpp"
+#include "tandem/strategy/parameter_use.hpp"
 #include "tandem/tensor/bucket.hpp"
 #include "tandem/tensor/bucket_layout.hpp"
 #include "tandem/tensor/torch.hpp"
 
 namespace tandem {
-
-/// What the buckets see of parameters. Throws Error(argument) naming the first whose gradient cannot be averaged.
-inline std::vector<BucketItem> gradient_items(const std::vector<NamedParameter>& parameters, int rank) {
-  std::vector<BucketItem> items;
-  for (const auto& [name, value] : parameters) {
-    const auto dtype = dtype_of(value.scalar_type());
-    if (!dtype || !value.device().is_cpu() || value.layout() != at::kStrided) {
-      throw Error(ErrorKind::argument,
-                  "tandem: parameter \"" + name + "\" is " + c10::toString(value.scalar_type()) + " on " +
-                      value.device().str() + (value.layout() == at::kStrided ? "" : " and sparse") +
-                      "; gradients are averaged for dense float32, float64, float16 and bfloat16 on the CPU only",
-                  rank);
-    }
-    items.push_back({static_cast<std::size_t>(value.numel()), *dtype});
-  }
-  return items;
-}
 
 /// The arithmetic is that of torch.nn.parallel.DistributedDataParallel over gloo (see BucketCaps and
 /// rebuilt_buckets for the layout): every gradient times 1/N in its dtype, then the contract's sum.
@@ -53,6 +34,9 @@ inline std::vector<BucketItem> gradient_items(const std::vector<NamedParameter>&
 ///
 /// Between two calls of begin() nothing here runs: a backward that was not announced (autograd::grad for a penalty,
 /// say) passes through the hooks unchanged.
+/// What backwards reach may change (unused_parameters::find), or be learnt from the first one that is reduced
+/// (static_graph): then, as in PyTorch, buckets are laid out anew before the third.
+///
 /// `Reduction` is AllReduceGradients or of its shape.
 template <class T, class Reduction>
 class GradientBuckets {
@@ -60,15 +44,20 @@ class GradientBuckets {
   /// `parameters` all require grad and are the same on all ranks, `items` are their gradient_items(); `comm` must
   /// outlive this object.
   GradientBuckets(Communicator<T>& comm, std::vector<NamedParameter> parameters, std::vector<BucketItem> items,
-                  BucketCaps caps, Reduction reduction)
+                  const StrategyOptions& options, Reduction reduction)
       : comm_(comm),
-        caps_(std::move(caps)),
+        caps_(options.buckets),
+        graph_(graph_of(options)),
         reduction_(std::move(reduction)),
         parameters_(std::move(parameters)),
-        items_(std::move(items)) {
-    for (const NamedParameter& parameter : parameters_) tensors_.push_back(parameter.value);
-    slots_.resize(parameters_.size());
-    lay_out(first_buckets(items_, caps_));
+        items_(std::move(items)),
+        slots_(parameters_.size()),
+        use_(parameters_.size()),
+        buckets_(comm.arena(), parameters_),
+        rebuilt_(graph_ == Graph::changing) {
+    BucketCaps first = caps_;
+    if (graph_ == Graph::changing) first.from_first_step = true;
+    buckets_.lay_out(reduction_.arrange(first_buckets(items_, first)));
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
       slots_[index].hook = parameters_[index].value.register_hook(
           [this, index](const at::Tensor& gradient) { return receive(index, gradient); });
@@ -105,9 +94,26 @@ class GradientBuckets {
       const c10::AutoGradMode no_grad(false);
       for (std::size_t index = 0; index < parameters_.size(); ++index) {
         at::Tensor& gradient = parameters_[index].value.mutable_grad();
-        if (!gradient.defined()) continue;  // named by finish()
-        const at::Tensor& view = view_of(index);
+        if (!gradient.defined() || stands_in(index)) continue;  // named by finish()
+        const at::Tensor& view = buckets_.view_of(index);
         if (!same_memory(gradient, view)) view.copy_(gradient);
+        gradient = view.alias();
+        use_.reached(index);
+        mark_ready(index);
+      }
+      finish();
+    });
+  }
+  /// Takes part in the others' averages with zeros, and gets them: this rank has no batch of its own.
+  void reduce_nothing() {
+    attempt([&] {
+      begin(true);
+      const c10::AutoGradMode no_grad(false);
+      for (std::size_t index = 0; index < parameters_.size(); ++index) {
+        if (stands_in(index)) continue;
+        at::Tensor& gradient = parameters_[index].value.mutable_grad();
+        const at::Tensor& view = buckets_.view_of(index);
+        view.zero_();
         gradient = view.alias();
         mark_ready(index);
       }
@@ -115,17 +121,30 @@ class GradientBuckets {
     });
   }
 
+  /// Had any rank a gradient of this parameter in the last step?
+  bool has_average(std::size_t index) const noexcept { return use_.anywhere(index); }
+
   const std::vector<NamedParameter>& parameters() const noexcept { return parameters_; }
   /// The layout now in use.
-  const std::vector<Bucket>& buckets() const noexcept { return buckets_; }
+  const std::vector<Bucket>& buckets() const noexcept { return buckets_.all(); }
   const Reduction& reduction() const noexcept { return reduction_; }
 
  private:
+  /// Which parameters do backwards reach: all, some that may be others each time, or some that stay the same?
+  enum class Graph : std::uint8_t { whole, changing, fixed };
+  static Graph graph_of(const StrategyOptions& options) noexcept {
+    if (options.static_graph) return Graph::fixed;
+    return options.unused == unused_parameters::find ? Graph::changing : Graph::whole;
+  }
   struct Slot {
-    std::size_t bucket = 0;
-    std::size_t place = 0;       // in the bucket
-    std::uint64_t received = 0;  // the backward in which its gradient last came
+    std::uint64_t ready = 0;      // the backward in which its place in the bucket was last filled
+    std::uint64_t stands_in = 0;  // the backward in which it was last filled without a gradient
     unsigned hook = 0;
+  };
+  /// A gradient that lies in its bucket and is to stay what it is unless some rank has a new one.
+  struct Kept {
+    std::size_t index;
+    at::Tensor value;
   };
   struct UnderWay {
     Work work;
@@ -153,7 +172,7 @@ class GradientBuckets {
   /// are only added up.
   void begin(bool reduce) {
     if (!arrival_on_rank_0_.empty()) {
-      lay_out(rebuilt_buckets(items_, std::exchange(arrival_on_rank_0_, {}), caps_));
+      buckets_.lay_out(reduction_.arrange(rebuilt_buckets(items_, std::exchange(arrival_on_rank_0_, {}), caps_)));
     }
     under_way_.clear();  // only after a failure is anything left
     ++backward_;
@@ -161,48 +180,72 @@ class GradientBuckets {
     active_ = true;
     next_ = 0;
     missing_.clear();
-    for (const Bucket& bucket : buckets_) missing_.push_back(bucket.layout().items.size());
+    for (const Bucket& bucket : buckets_.all()) missing_.push_back(bucket.layout().items.size());
+    kept_.clear();
+    if (reducing_) {
+      for (const std::size_t index : absent_) stand_in(index);
+    }
   }
 
   /// After backward: waits for what is under way. Every gradient is then the average, the same bits on all ranks.
-  /// Throws Error(argument) naming the parameters that took no part.
+  /// Throws Error(argument) naming the parameters that took no part, unless they may.
   void finish() {
     active_ = false;
     if (!reducing_) return;
-    if (next_ < buckets_.size()) refuse_unused();
+    if (next_ < buckets_.size()) complete();
     while (!under_way_.empty()) finish_oldest();
+    if (searches()) {
+      bool in_addition = false;
+      if constexpr (!Reduction::whole) in_addition = reduction_.adds_up();
+      use_.share(comm_, in_addition, backward_site);
+    }
+    for (std::size_t index = 0; index < parameters_.size(); ++index) settle(index);
+    for (const Kept& kept : kept_) {
+      if (!use_.anywhere(kept.index)) buckets_.view_of(kept.index).copy_(kept.value);
+    }
+    ++reductions_;
+    if (!rebuilt_ && !arrival_.empty()) share_arrival();
+  }
+  /// Is it yet to be found out in this backward what it reaches?
+  bool searches() const noexcept { return graph_ == Graph::changing || (graph_ == Graph::fixed && reductions_ == 0); }
+  /// Backward is over, and some gradients did not come.
+  void complete() {
+    if (!searches()) refuse_unused();
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
-      at::Tensor& gradient = parameters_[index].value.mutable_grad();
-      if constexpr (!Reduction::whole) {
-        gradient.reset();  // this rank's own sum, or a part of the averages
-      } else if (!gradient.defined() || !same_memory(gradient, view_of(index))) {
-        throw Error(ErrorKind::argument,
-                    "tandem: a hook on parameter \"" + parameters_[index].name +
-                        "\" replaced its gradient after it was averaged; register hooks before the Trainer is made",
-                    comm_.rank(), -1, "backward");
-      }
-    }
-    if (!rebuilt_) share_arrival();
-  }
-
-  void lay_out(std::vector<BucketLayout> layouts) {
-    buckets_.clear();
-    for (BucketLayout& layout : reduction_.arrange(std::move(layouts))) {
-      buckets_.emplace_back(comm_.arena(), std::move(layout), tensors_);
-    }
-    for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-      const auto& items = buckets_[bucket].layout().items;
-      for (std::size_t place = 0; place < items.size(); ++place) {
-        slots_[items[place]].bucket = bucket;
-        slots_[items[place]].place = place;
-      }
+      if (slots_[index].ready == backward_) continue;
+      if (graph_ == Graph::fixed) absent_.push_back(index);
+      stand_in(index);
     }
   }
-  /// A parameter's place in its bucket, which has memory from here on.
-  const at::Tensor& view_of(std::size_t index) {
-    const Slot& slot = slots_[index];
-    buckets_[slot.bucket].allocate();
-    return buckets_[slot.bucket].view(slot.place);
+  /// What this rank has of a gradient that does not come in this backward: earlier sums, or zeros.
+  void stand_in(std::size_t index) {
+    const c10::AutoGradMode no_grad(false);
+    const at::Tensor& earlier = parameters_[index].value.grad();
+    const at::Tensor& place = buckets_.view_of(index);
+    if (!earlier.defined())
+      place.zero_();
+    else if (!same_memory(earlier, place))
+      place.copy_(earlier);
+    else if (Reduction::whole && !use_.here(index))
+      kept_.push_back({index, earlier.detach().clone()});
+    slots_[index].stands_in = backward_;
+    mark_ready(index);
+  }
+  bool stands_in(std::size_t index) const noexcept { return slots_[index].stands_in == backward_; }
+  /// The parameter's gradient becomes what it is to be after backward.
+  void settle(std::size_t index) {
+    at::Tensor& gradient = parameters_[index].value.mutable_grad();
+    if constexpr (!Reduction::whole) {
+      gradient.reset();  // this rank's own sum, or a part of the averages
+      if (!use_.anywhere(index)) reduction_.forget(index);
+    } else if (stands_in(index)) {
+      if (use_.anywhere(index)) gradient = buckets_.view_of(index).alias();
+    } else if (!gradient.defined() || !same_memory(gradient, buckets_.view_of(index))) {
+      throw Error(ErrorKind::argument,
+                  "tandem: a hook on parameter \"" + parameters_[index].name +
+                      "\" replaced its gradient after it was averaged; register hooks before the Trainer is made",
+                  comm_.rank(), -1, "backward");
+    }
   }
 
   static bool same_memory(const at::Tensor& a, const at::Tensor& b) {
@@ -214,15 +257,21 @@ class GradientBuckets {
   at::Tensor receive(std::size_t index, const at::Tensor& gradient) {
     if (!active_) return {};  // not ours: autograd goes on with the gradient as it is
     const c10::AutoGradMode no_grad(false);
-    Slot& slot = slots_[index];
-    if (slot.received == backward_) {
+    if (reducing_ && stands_in(index)) {
+      throw Error(ErrorKind::argument,
+                  "tandem: parameter \"" + parameters_[index].name +
+                      "\" received a gradient, but none in the first step; with static_graph every step must reach the "
+                      "same parameters, so use unused_parameters::find",
+                  comm_.rank(), -1, "backward");
+    }
+    if (slots_[index].ready == backward_) {
       throw Error(ErrorKind::argument,
                   "tandem: parameter \"" + parameters_[index].name +
                       "\" received a gradient twice in one backward; call Trainer::backward once per graph",
                   comm_.rank(), -1, "backward");
     }
     at::Tensor& kept = parameters_[index].value.mutable_grad();
-    const at::Tensor& place = view_of(index);
+    const at::Tensor& place = buckets_.view_of(index);
     if (gradient.defined() && gradient.layout() != at::kStrided) {
       throw Error(ErrorKind::argument,
                   "tandem: the gradient of parameter \"" + parameters_[index].name +
@@ -244,16 +293,16 @@ class GradientBuckets {
     }
     kept.reset();  // so that autograd takes the view over instead of adding it to what was there
     at::Tensor view = place.alias();
+    if (gradient.defined()) use_.reached(index);
     mark_ready(index);
     return view;
   }
 
   void mark_ready(std::size_t index) {
-    Slot& slot = slots_[index];
-    slot.received = backward_;
+    slots_[index].ready = backward_;
     if (!reducing_) return;
-    if (!rebuilt_) arrival_.push_back(index);
-    --missing_[slot.bucket];
+    if (!rebuilt_ && !stands_in(index) && (graph_ == Graph::whole || reductions_ > 0)) arrival_.push_back(index);
+    --missing_[buckets_.bucket_of(index)];
     // Before another begins: autograd has stored the gradients of these buckets by now, so their memory can go.
     if constexpr (!Reduction::whole) {
       while (!under_way_.empty() && under_way_.front().work.poll()) finish_oldest();
@@ -283,18 +332,23 @@ class GradientBuckets {
     std::string names;
     std::size_t count = 0;
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
-      if (slots_[index].received == backward_) continue;
+      if (slots_[index].ready == backward_) continue;
       if (++count <= 5) names += (names.empty() ? "\"" : ", \"") + parameters_[index].name + "\"";
     }
     if (count > 5) names += " and " + std::to_string(count - 5) + " more";
     throw Error(ErrorKind::argument,
                 "tandem: no gradient came for " + names + " on rank " + std::to_string(comm_.rank()) +
-                    "; use every parameter in the loss, or freeze it with requires_grad_(false) on all ranks",
+                    (graph_ == Graph::fixed
+                         ? "; with static_graph every step must reach the parameters that the first reached, so use "
+                           "unused_parameters::find"
+                         : "; use every parameter in the loss, freeze it with requires_grad_(false) on all ranks, or "
+                           "set TrainerOptions::unused to unused_parameters::find"),
                 comm_.rank(), -1, "backward");
   }
 
-  /// The order of rank 0's first backward decides the buckets of all ranks from the next one on.
+  /// The order of rank 0's backward decides the buckets of all ranks from the next one on.
   void share_arrival() {
+    arrival_.insert(arrival_.end(), absent_.begin(), absent_.end());
     std::vector<std::int64_t> order(arrival_.begin(), arrival_.end());
     broadcast(comm_, std::span<std::int64_t>(order), 0);
     arrival_on_rank_0_.assign(order.begin(), order.end());
@@ -304,19 +358,23 @@ class GradientBuckets {
 
   Communicator<T>& comm_;
   BucketCaps caps_;
+  Graph graph_;
   Reduction reduction_;
   std::vector<NamedParameter> parameters_;
   std::vector<BucketItem> items_;
-  std::vector<at::Tensor> tensors_;
   std::vector<Slot> slots_;
-  std::vector<Bucket> buckets_;
+  ParameterUse use_;
+  BucketSet buckets_;
   std::vector<std::size_t> missing_;  // gradients that each bucket still waits for in this backward
   std::size_t next_ = 0;              // the first bucket whose reduction has not begun
   std::deque<UnderWay> under_way_;    // oldest first; declared after the buckets, so it goes first
-  std::vector<std::size_t> arrival_;  // of this rank's first reduced backward
+  std::vector<std::size_t> arrival_;  // of this rank's first reduced backward; with a fixed graph, of its second
   std::vector<std::size_t> arrival_on_rank_0_;
+  std::vector<std::size_t> absent_;  // fixed graph: what this rank's backwards do not reach
+  std::vector<Kept> kept_;           // in this backward
   std::uint64_t backward_ = 0;
-  bool rebuilt_ = false;  // is the order known? The buckets themselves change in the next begin()
+  std::uint64_t reductions_ = 0;  // backwards that were reduced
+  bool rebuilt_;                  // is the order known? The buckets themselves change in the next begin()
   bool reducing_ = false;
   bool active_ = false;
 };

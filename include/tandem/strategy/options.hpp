@@ -22,10 +22,34 @@ enum class Placement : std::uint8_t {
   shared,     ///< one copy, in memory that all ranks map: nothing is gathered. Needs a transport with windows
 };
 
+/// What becomes of parameters that a backward does not reach.
+enum class unused_parameters : std::uint8_t {
+  refuse,  ///< an error in the same backward, which names them
+  find,    ///< they count as zeros, or as what earlier micro-batches of the step gave; a parameter that no rank reached
+           ///< keeps the gradient it has, and without one no optimizer touches it. DDP's find_unused_parameters=True;
+           ///< one byte per parameter is exchanged, and buckets stay in registration order
+};
+
+/// What Zero<2> and Zero<3> keep between the micro-batches of a step.
+enum class accumulation : std::uint8_t {
+  local_sums,  ///< whole gradients, this rank's sums: reduced once, the bits of DDP's no_sync()
+  shard_sums,  ///< every micro-batch is reduced, and owners add averages up: a shard's memory, K times the bytes, and
+               ///< the bits of adding K averages, which are others
+};
+
+/// How the norm of all gradients is formed when they are clipped.
+enum class clip : std::uint8_t {
+  exact,  ///< to the bit as torch.nn.utils.clip_grad_norm_ on whole gradients
+  fast,   ///< from sums of squares over what each rank owns: 8 bytes are exchanged, the last bits are others
+};
+
 struct StrategyOptions {
   BucketCaps buckets;
   AfterUpdate after_update = AfterUpdate::release;
   Placement placement = Placement::automatic;
+  unused_parameters unused = unused_parameters::refuse;
+  bool static_graph = false;
+  accumulation accumulate = accumulation::local_sums;
 };
 
 }  // namespace tandem

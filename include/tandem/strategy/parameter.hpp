@@ -2,11 +2,13 @@
 // What a strategy is told of a model, and what it tells an optimizer. Knows no strategy.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tandem/core/bytes.hpp"
 #include "tandem/tensor/torch.hpp"
 
 namespace tandem {
@@ -14,6 +16,13 @@ namespace tandem {
 /// A parameter of the model under its full name ("blocks.0.mlp.weight").
 struct NamedParameter {
   std::string name;
+  at::Tensor value;
+};
+
+/// The part of a parameter that this rank owns, as its memory: one dimension.
+struct Shard {
+  std::size_t item;  ///< index of the parameter
+  Range range;       ///< elements of it, counted in its memory
   at::Tensor value;
 };
 

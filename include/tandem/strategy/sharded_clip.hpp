@@ -12,7 +12,6 @@
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/bytes.hpp"
 #include "tandem/strategy/clip.hpp"
-#include "tandem/strategy/gradient_reduction.hpp"
 #include "tandem/strategy/parameter.hpp"
 #include "tandem/tensor/bucket.hpp"
 #include "tandem/tensor/flat_layout.hpp"
@@ -29,26 +28,36 @@ template <class T>
 class CutParameters {
  public:
   CutParameters(Communicator<T>& comm, const FlatLayout& layout, const std::vector<NamedParameter>& parameters,
-                const std::vector<Shard>& shards)
-      : comm_(comm), layout_(layout), parameters_(parameters), shards_(shards) {}
+                const std::vector<Shard>& shards, const std::vector<bool>& present)
+      : comm_(comm), layout_(layout), parameters_(parameters), shards_(shards) {
+    for (const FlatLayout::Group& group : layout_.groups()) {
+      std::vector<std::size_t>& items = items_.emplace_back();
+      for (const std::size_t item : group.items) {
+        if (present[item]) items.push_back(item);
+      }
+    }
+  }
+
+  /// Those of a group that have gradients.
+  const std::vector<std::size_t>& items(std::size_t group) const noexcept { return items_[group]; }
 
   /// The norms of all gradients of a group, in registration order, the same on all ranks.
   std::vector<at::Tensor> norms(std::size_t group) {
     std::vector<std::size_t> homes(static_cast<std::size_t>(comm_.size()), 0);
     std::size_t before = 0;  // items whose home is a lower rank
-    for (const std::size_t item : layout_.groups()[group].items) {
+    for (const std::size_t item : items_[group]) {
       const int home = layout_.home_of(item);
       ++homes[static_cast<std::size_t>(home)];
       if (home < comm_.rank()) ++before;
     }
     const auto type = scalar_type_of(layout_.groups()[group].dtype);
     const at::Tensor all = parameters_.front().value.detach().new_empty(
-        {static_cast<std::int64_t>(layout_.groups()[group].items.size())}, at::TensorOptions(type));
+        {static_cast<std::int64_t>(items_[group].size())}, at::TensorOptions(type));
     const at::Tensor mine = all.narrow(0, static_cast<std::int64_t>(before),
                                        static_cast<std::int64_t>(homes[static_cast<std::size_t>(comm_.rank())]));
     const at::Tensor rest = the_rest_of_my_last(group, type);
     std::int64_t place = 0;
-    for (const std::size_t item : layout_.groups()[group].items) {
+    for (const std::size_t item : items_[group]) {
       if (layout_.home_of(item) != comm_.rank()) continue;
       mine.select(0, place++).copy_(gradient_norm(whole(item, rest)));
     }
@@ -72,7 +81,7 @@ class CutParameters {
     std::vector<std::size_t> gives(ranks, 0), gets(ranks, 0);
     at::Tensor given;
     std::size_t sum = 0;
-    for (const std::size_t item : layout_.groups()[group].items) {
+    for (const std::size_t item : items_[group]) {
       const int home = layout_.home_of(item);
       const Range own = layout_.owned(item, comm_.rank());
       if (home != comm_.rank()) {
@@ -110,27 +119,31 @@ class CutParameters {
   const FlatLayout& layout_;
   const std::vector<NamedParameter>& parameters_;
   const std::vector<Shard>& shards_;
+  std::vector<std::vector<std::size_t>> items_;  // by group
 };
 
 }  // namespace detail
 
 /// Scales the shards' gradients so that the norm of all gradients together is at most `limit`; that norm before, the
 /// same bits on all ranks as clip_gradients gives for whole gradients. Sends each cut parameter's parts to one rank,
-/// and one number per parameter to all.
+/// and one number per parameter to all. `present`: which parameters have gradients; the same on all ranks.
 template <class T>
 double clip_shards(Communicator<T>& comm, const FlatLayout& layout, const std::vector<NamedParameter>& parameters,
-                   const std::vector<Shard>& shards, double limit) {
+                   const std::vector<Shard>& shards, const std::vector<bool>& present, double limit) {
   if (parameters.empty()) return 0.0;
   const c10::AutoGradMode no_grad(false);
-  detail::CutParameters<T> cut(comm, layout, parameters, shards);
+  detail::CutParameters<T> cut(comm, layout, parameters, shards, present);
   std::vector<at::Tensor> norms(parameters.size());
   for (std::size_t group = 0; group < layout.groups().size(); ++group) {
     const std::vector<at::Tensor> some = cut.norms(group);
-    for (std::size_t i = 0; i < some.size(); ++i) norms[layout.groups()[group].items[i]] = some[i];
+    for (std::size_t i = 0; i < some.size(); ++i) norms[cut.items(group)[i]] = some[i];
   }
+  std::erase_if(norms, [](const at::Tensor& norm) { return !norm.defined(); });
   const ClipScale scale = clip_scale(norms, limit);
   if (scale.factor.defined()) {
-    for (const Shard& shard : shards) shard.value.grad().mul_(scale.factor);
+    for (const Shard& shard : shards) {
+      if (present[shard.item]) shard.value.grad().mul_(scale.factor);
+    }
   }
   return scale.norm;
 }

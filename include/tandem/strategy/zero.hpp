@@ -10,13 +10,15 @@
 
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/error.hpp"
+#include "tandem/strategy/clip.hpp"
+#include "tandem/strategy/compression.hpp"
 #include "tandem/strategy/concepts.hpp"
 #include "tandem/strategy/degree.hpp"
 #include "tandem/strategy/flat_parameters.hpp"
 #include "tandem/strategy/gradient_buckets.hpp"
-#include "tandem/strategy/gradient_reduction.hpp"
 #include "tandem/strategy/options.hpp"
 #include "tandem/strategy/parameter.hpp"
+#include "tandem/strategy/scatter_gradients.hpp"
 #include "tandem/strategy/sharded_clip.hpp"
 #include "tandem/tensor/flat_layout.hpp"
 #include "tandem/tensor/torch.hpp"
@@ -31,7 +33,7 @@ inline constexpr const char* zero_names[] = {"", "Zero<1>", "Zero<2>", "Zero<3>"
 ///
 /// Between backward() and update() averages stand in the shards' gradients, which the optimizer sees; those of the
 /// model's parameters are undefined. Within accumulate() these hold this rank's sums.
-template <class T, int Level>
+template <class T, int Level, class Compression>
 class ZeroEngine {
  public:
   /// Collective: splits `world`. Throws Error(argument) on all ranks alike, before anything is sent, when the world
@@ -50,11 +52,18 @@ class ZeroEngine {
                   "AfterUpdate::release, and accumulate() to add up several backwards",
                   comm_.rank());
     }
+    add_up_ = options.accumulate == accumulation::shard_sums;
+    if (add_up_ && Level < 2) {
+      throw Error(ErrorKind::argument,
+                  "tandem: Zero<1> keeps whole gradients, so accumulation::shard_sums would save nothing; use Zero<2>, "
+                  "or accumulation::local_sums",
+                  comm_.rank());
+    }
     auto items = gradient_items(parameters, comm_.rank());
     FlatLayout layout(items, comm_.size());
     flat_ = std::make_unique<FlatParameters<T>>(comm_, parameters, layout, is_shared(options.placement));
-    buckets_ = std::make_unique<Buckets>(comm_, std::move(parameters), std::move(items), options.buckets,
-                                         ScatterGradients(layout, comm_.rank(), flat_->shards(), Level >= 2));
+    buckets_ = std::make_unique<Buckets>(comm_, std::move(parameters), std::move(items), options,
+                                         Reduction(layout, comm_.rank(), flat_->shards(), Level >= 2, add_up_));
   }
   /// One dimension each: the part of a parameter that this rank owns.
   std::vector<OwnedParameter> owned() const {
@@ -66,10 +75,11 @@ class ZeroEngine {
     return result;
   }
 
-  /// Computes gradients; averages them into the owners' shards unless `locally`.
+  /// Computes gradients; averages them into the owners' shards unless `locally`, or with accumulation::shard_sums also
+  /// then.
   void backward(const at::Tensor& loss, bool locally) {
     require_updated();
-    buckets_->backward(loss, locally);
+    buckets_->backward(loss, locally && !add_up_);
     reduced_ = !locally;
   }
   void reduce_gradients() {
@@ -77,7 +87,19 @@ class ZeroEngine {
     buckets_->reduce_standing();
     reduced_ = true;
   }
-  double clip(double limit) { return clip_shards(comm_, flat_->layout(), buckets_->parameters(), shards(), limit); }
+  void reduce_nothing() { buckets_->reduce_nothing(); }
+  double clip_norm(double limit, clip method) {
+    if (method == clip::fast) {
+      std::vector<at::Tensor> own;
+      for (const Shard& shard : shards()) {
+        if (shard.value.grad().defined()) own.push_back(shard.value.grad());
+      }
+      return clip_fast(comm_, own, own, limit);
+    }
+    std::vector<bool> present(buckets_->parameters().size());
+    for (std::size_t item = 0; item < present.size(); ++item) present[item] = buckets_->has_average(item);
+    return clip_shards(comm_, flat_->layout(), buckets_->parameters(), shards(), present, limit);
+  }
   void before_update() { flat_->before_update(); }
   void after_update(AfterUpdate) {
     for (const Shard& shard : shards()) at::Tensor(shard.value).mutable_grad().reset();
@@ -91,7 +113,8 @@ class ZeroEngine {
   const std::vector<Shard>& shards() const noexcept { return buckets_->reduction().shards(); }
 
  private:
-  using Buckets = GradientBuckets<T, ScatterGradients>;
+  using Reduction = ScatterGradients<Compression>;
+  using Buckets = GradientBuckets<T, Reduction>;
 
   static bool is_shared(Placement placement) noexcept {
     return placement == Placement::shared || (placement == Placement::automatic && Level == 3);
@@ -108,6 +131,7 @@ class ZeroEngine {
   std::unique_ptr<FlatParameters<T>> flat_;
   std::unique_ptr<Buckets> buckets_;  // hooks point at it, so it stays where it is
   bool reduced_ = false;
+  bool add_up_ = false;  // every micro-batch is reduced into the shards
 };
 
 /// Data parallelism over `Degree` ranks (0: what the world size leaves over) with sharded state.
@@ -120,7 +144,7 @@ class ZeroEngine {
 /// Shards are cut once, flat and even in registration order (see FlatLayout); the optimizer recipe gets the parts that
 /// this rank owns. Every optimizer that treats elements alike gives the same weights as unsharded: equal to
 /// torch.nn.parallel.DistributedDataParallel over gloo bit for bit, as Ddp.
-template <int Level, int Degree = 0>
+template <int Level, int Degree = 0, class Compression = compress::none>
 struct Zero {
   static_assert(Level >= 1 && Level <= 3, "tandem: Zero has the levels 1, 2 and 3; name one of them");
   static constexpr int degree = Degree;
@@ -131,7 +155,7 @@ struct Zero {
   static constexpr const char* reference = "torch.nn.parallel.DistributedDataParallel over gloo (torch 2.11)";
 
   template <class T>
-  using Engine = ZeroEngine<T, Level>;
+  using Engine = ZeroEngine<T, Level, Compression>;
 };
 
 }  // namespace tandem

@@ -49,10 +49,10 @@ void check_start(Communicator<T>& replicas, const std::vector<NamedParameter>& p
   require_agreement(replicas, options, "construct the Trainer alike on all ranks");
 }
 
-/// Every tensor becomes that of rank 0, bit for bit, of whatever dtype; strides stay as they are. Leaves that require
-/// grad stay leaves. Only after check_start: layouts are alike.
+/// Every tensor becomes that of rank `root`, bit for bit, of whatever dtype; strides stay as they are. Leaves that
+/// require grad stay leaves. Only after check_start: layouts are alike.
 template <class T>
-void copy_from_rank_0(Communicator<T>& replicas, const std::vector<NamedParameter>& tensors) {
+void copy_from_rank(Communicator<T>& replicas, int root, const std::vector<NamedParameter>& tensors) {
   const c10::AutoGradMode no_grad(false);
   for (const NamedParameter& each : tensors) {
     const at::Tensor& tensor = each.value;
@@ -62,7 +62,7 @@ void copy_from_rank_0(Communicator<T>& replicas, const std::vector<NamedParamete
     // Without gaps the memory is the tensor, in any order of its dimensions; with gaps a packed copy travels.
     const bool packed = tensor.is_non_overlapping_and_dense();
     const at::Tensor memory = packed ? tensor.detach() : tensor.detach().contiguous();
-    broadcast(replicas, std::span(static_cast<std::byte*>(memory.data_ptr()), memory.nbytes()), 0);
+    broadcast(replicas, std::span(static_cast<std::byte*>(memory.data_ptr()), memory.nbytes()), root);
     if (packed)
       tensor.unsafeGetTensorImpl()->bump_version();
     else

@@ -21,27 +21,16 @@
 #include "tandem/strategy/concepts.hpp"
 #include "tandem/strategy/parameter.hpp"
 #include "tandem/tensor/torch.hpp"
+#include "tandem/trainer/gradient_edits.hpp"
 #include "tandem/trainer/model_source.hpp"
 #include "tandem/trainer/optimizer_slot.hpp"
 #include "tandem/trainer/options.hpp"
+#include "tandem/trainer/scopes.hpp"
 #include "tandem/trainer/start_check.hpp"
 #include "tandem/trainer/threads.hpp"
+#include "tandem/trainer/uneven_inputs.hpp"
 
 namespace tandem {
-
-/// While it lives, Trainer::backward only adds gradients up on this rank and sends nothing: for all micro-batches of a
-/// step but the last. Ends with its scope.
-template <class Owner>
-class [[nodiscard]] Accumulation {
- public:
-  explicit Accumulation(Owner& owner) : owner_(owner) { owner_.add_up_locally(+1); }
-  Accumulation(const Accumulation&) = delete;
-  Accumulation& operator=(const Accumulation&) = delete;
-  ~Accumulation() { owner_.add_up_locally(-1); }
-
- private:
-  Owner& owner_;
-};
 
 /// A program and its three policies. Borrows the world, which must outlive it, and splits it once.
 ///
@@ -97,7 +86,8 @@ class Trainer {
   /// Computes gradients of `loss`, a scalar, and averages them over the ranks while it does; all gradients are the
   /// averages when it returns. Within accumulate(), adds up on this rank only. Collective otherwise.
   ///
-  /// Throws Error(argument) naming the parameters that took no part.
+  /// Throws Error(argument) naming the parameters that took no part, unless TrainerOptions::unused or static_graph let
+  /// them.
   void backward(const at::Tensor& loss) {
     guarded("Trainer::backward", [&] { run_backward(loss); });
   }
@@ -105,14 +95,26 @@ class Trainer {
   /// Averages the gradients as they are, without a backward: when a program wrote them itself. Collective.
   void reduce_gradients() {
     guarded("Trainer::reduce_gradients", [&] {
+      announce(detail::TrainerPhase::backward);
       engine_->reduce_gradients();
       reduced_ = true;
     });
   }
 
-  /// Clips if asked to, lets the optimizer step, and clears the gradients as options say.
-  void update() {
-    guarded("Trainer::update", [&] { run_update(); });
+  /// Calls the gradient hook, clips if asked to, lets the optimizer step, and clears the gradients as options say.
+  /// False when gradients were not finite and options say to skip such an update; the same on all ranks. Collective
+  /// with Zero, and with options that say so.
+  bool update() {
+    return guarded("Trainer::update", [&] { return run_update(); });
+  }
+
+  /// This rank has no more batches: takes part in the steps of those that have, with zeros, until none has any, and
+  /// then returns the number of updates it made. Weights are the same on all ranks all the time. Needs
+  /// TrainerOptions::uneven_inputs; afterwards all ranks may train on.
+  ///
+  /// `before_update` is called before each update, to set a learning rate, say.
+  std::size_t join(const std::function<void()>& before_update = {}) {
+    return guarded("Trainer::join", [&] { return shadow(before_update); });
   }
 
   /// The mean loss of this rank's batch, without gradients and in the model's evaluation mode: evaluate(inputs...,
@@ -120,7 +122,7 @@ class Trainer {
   template <class... Batch>
   requires(sizeof...(Batch) > 0) double evaluate(Batch&&... batch) {
     const c10::AutoGradMode no_grad(false);
-    const EvaluationMode mode(*model_);
+    const detail::EvaluationMode<ModuleType> mode(*model_);
     return loss_of(std::forward<Batch>(batch)...).template item<double>();
   }
 
@@ -141,6 +143,8 @@ class Trainer {
   }
   /// Which part of the data this rank should be given.
   Coordinate data() const noexcept { return engine_->data(); }
+  /// How many updates were skipped because gradients were not finite.
+  std::size_t skipped_updates() const noexcept { return skipped_; }
   /// The norm of all gradients before the last update, when clip_norm is set.
   double gradient_norm() const noexcept { return norm_; }
   /// Bytes that this Trainer moved on this rank; predicted and measured are equal.
@@ -154,48 +158,32 @@ class Trainer {
   friend class Accumulation<Trainer>;
   using Engine = typename Strategy::template Engine<T>;
 
-  /// eval() for a scope, for models that have the notion.
-  class EvaluationMode {
-   public:
-    explicit EvaluationMode(ModuleType& module) : module_(module) {
-      if constexpr (has_modes) {
-        was_training_ = module.is_training();
-        module.train(false);
-      }
-    }
-    EvaluationMode(const EvaluationMode&) = delete;
-    EvaluationMode& operator=(const EvaluationMode&) = delete;
-    ~EvaluationMode() {
-      if constexpr (has_modes) module_.train(was_training_);
-    }
-
-   private:
-    static constexpr bool has_modes = requires(ModuleType & module) {
-      module.is_training();
-      module.train(true);
-    };
-    ModuleType& module_;
-    bool was_training_ = true;
-  };
-
   template <class Recipe>
   void start(Recipe& recipe) {
+    if (options_.clip_norm && options_.clip_value) {
+      throw Error(ErrorKind::argument, "tandem: clip_norm and clip_value are both set; clip gradients by one of them",
+                  engine_->replicas().rank());
+    }
     auto& replicas = engine_->replicas();
     detail::settle_threads(replicas, options_.intra_op_threads);
     auto parameters = detail::parameters_of(*model_);
     buffers_ = detail::buffers_of(*model_);
     detail::check_start(replicas, parameters, buffers_, option_facts());
-    detail::copy_from_rank_0(replicas, parameters);
-    detail::copy_from_rank_0(replicas, buffers_);
+    detail::copy_from_rank(replicas, 0, parameters);
+    detail::copy_from_rank(replicas, 0, buffers_);
     std::erase_if(parameters, [](const NamedParameter& parameter) { return !parameter.value.requires_grad(); });
     trains_ = !parameters.empty();
-    engine_->adopt(std::move(parameters), StrategyOptions{options_.buckets, options_.after_update, options_.placement});
-    optimizer_ = std::make_unique<detail::OptimizerSlot>(recipe, engine_->owned());
+    engine_->adopt(std::move(parameters), StrategyOptions{options_.buckets, options_.after_update, options_.placement,
+                                                          options_.unused, options_.static_graph, options_.accumulate});
+    owned_ = engine_->owned();
+    optimizer_ = std::make_unique<detail::OptimizerSlot>(recipe, owned_);
   }
 
   /// When DistributedDataParallel would.
   void renew_buffers() {
-    if (options_.broadcast_buffers && buffers_due_) detail::copy_from_rank_0(engine_->replicas(), buffers_);
+    if (options_.broadcast_buffers && buffers_due_) {
+      detail::copy_from_rank(engine_->replicas(), announce(detail::TrainerPhase::forward), buffers_);
+    }
     buffers_due_ = c10::GradMode::is_enabled() && local_ == 0;
   }
 
@@ -225,26 +213,77 @@ class Trainer {
                                            " and must be one number; return the mean over the batch");
     }
     reduced_ = false;
+    if (local_ == 0 || options_.accumulate == accumulation::shard_sums) announce(detail::TrainerPhase::backward);
     engine_->backward(loss, local_ > 0);
     reduced_ = local_ == 0;
   }
 
-  void run_update() {
+  bool run_update() {
     if (!reduced_ && trains_) {
       throw Error(
           ErrorKind::argument,
           "tandem: update() before the gradients were averaged; call Trainer::backward outside accumulate(), or "
           "reduce_gradients(), first");
     }
+    announce(detail::TrainerPhase::update);
+    return renew_weights();
+  }
+  bool renew_weights() {
     reduced_ = false;
-    if (options_.clip_norm) norm_ = engine_->clip(*options_.clip_norm);
+    if (options_.gradient_hook) {
+      const c10::AutoGradMode no_grad(false);
+      for (OwnedParameter& each : owned_) {
+        if (each.value.grad().defined()) options_.gradient_hook(each.name, each.value.mutable_grad());
+      }
+    }
+    const bool steps = options_.on_non_finite == non_finite::step || detail::all_finite(engine_->replicas(), owned_);
+    if (steps && options_.clip_norm) norm_ = engine_->clip_norm(*options_.clip_norm, options_.clip_method);
+    if (steps && options_.clip_value) detail::clip_values(owned_, *options_.clip_value);
     engine_->before_update();
-    optimizer_->step();
+    if (steps)
+      optimizer_->step();
+    else
+      ++skipped_;
     engine_->after_update(options_.after_update);
+    return steps;
+  }
+
+  /// Where inputs may be uneven, tells the others what this rank is about to do. The lowest rank that does it, which is
+  /// rank 0 where all do.
+  int announce(detail::TrainerPhase phase) {
+    return options_.uneven_inputs ? detail::announce_phase(engine_->replicas(), phase).rank : 0;
+  }
+  std::size_t shadow(const std::function<void()>& before_update) {
+    if (!options_.uneven_inputs) {
+      throw Error(ErrorKind::argument, "tandem: join() needs TrainerOptions::uneven_inputs on all ranks; set it",
+                  engine_->replicas().rank());
+    }
+    for (std::size_t updates = 0;;) {
+      const auto [phase, rank] = detail::announce_phase(engine_->replicas(), detail::TrainerPhase::none);
+      switch (phase) {
+        case detail::TrainerPhase::none:
+          return updates;
+        case detail::TrainerPhase::forward:
+          detail::copy_from_rank(engine_->replicas(), rank, buffers_);
+          break;
+        case detail::TrainerPhase::backward:
+          engine_->reduce_nothing();
+          break;
+        case detail::TrainerPhase::update:
+          if (before_update) before_update();
+          renew_weights();
+          ++updates;
+          break;
+      }
+    }
   }
 
   void add_up_locally(int change) noexcept { local_ += change; }
 
+  template <class Enumeration>
+  static std::string number(Enumeration value) {
+    return std::to_string(static_cast<int>(value));
+  }
   std::vector<detail::Fact> option_facts() const {
     std::string caps = options_.buckets.from_first_step ? "from step 1:" : "";
     for (const std::size_t cap : options_.buckets.bytes) {
@@ -254,9 +293,16 @@ class Trainer {
     return {{"the strategy", Strategy::name},
             {"TrainerOptions::buckets", caps},
             {"TrainerOptions::clip_norm", options_.clip_norm ? std::to_string(*options_.clip_norm) : "unset"},
+            {"TrainerOptions::clip_value", options_.clip_value ? std::to_string(*options_.clip_value) : "unset"},
+            {"TrainerOptions::clip_method", number(options_.clip_method)},
+            {"TrainerOptions::unused", number(options_.unused)},
+            {"TrainerOptions::static_graph", options_.static_graph ? "on" : "off"},
+            {"TrainerOptions::accumulate", number(options_.accumulate)},
+            {"TrainerOptions::on_non_finite", number(options_.on_non_finite)},
+            {"TrainerOptions::uneven_inputs", options_.uneven_inputs ? "on" : "off"},
             {"TrainerOptions::broadcast_buffers", options_.broadcast_buffers ? "on" : "off"},
-            {"TrainerOptions::placement", std::to_string(static_cast<int>(options_.placement))},
-            {"TrainerOptions::after_update", std::to_string(static_cast<int>(options_.after_update))}};
+            {"TrainerOptions::placement", number(options_.placement)},
+            {"TrainerOptions::after_update", number(options_.after_update)}};
   }
 
   /// Runs f; when an exception leaves it, the peers are told why this rank will not come to the next collective.
@@ -293,12 +339,14 @@ class Trainer {
   std::function<at::Tensor(const OutputType&, const at::Tensor&)> loss_;
   std::unique_ptr<Engine> engine_;
   std::vector<NamedParameter> buffers_;
+  std::vector<OwnedParameter> owned_;
   std::unique_ptr<detail::OptimizerSlot> optimizer_;
   bool buffers_due_ = true;
   bool trains_ = false;   // has the model parameters that require grad?
   int local_ = 0;         // how many accumulate() scopes are open
   bool reduced_ = false;  // are the gradients averages, ready for an update?
   double norm_ = 0.0;
+  std::size_t skipped_ = 0;
 };
 
 /// After the one error that Check reports: takes anything, so that nothing else is said.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of a full bucket of gradients: the average of all ranks, to all of them or to the owners of its parts.
-// Knows no hooks and no parameters' use.
+// What ZeRO does with a full bucket of gradients: each rank gets the averages of what it owns. Knows no hooks and no
+// parameters' use.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "tandem/collective/async.hpp"
 #include "tandem/collective/detail/runs.hpp"
 #include "tandem/collective/reduce_scatter.hpp"
 #include "tandem/collective/work.hpp"
@@ -18,69 +17,41 @@
 #include "tandem/core/bytes.hpp"
 #include "tandem/core/call_site.hpp"
 #include "tandem/core/dtype.hpp"
-#include "tandem/reduce/functor.hpp"
 #include "tandem/reduce/order.hpp"
+#include "tandem/strategy/compression.hpp"
+#include "tandem/strategy/parameter.hpp"
 #include "tandem/tensor/bucket.hpp"
 #include "tandem/tensor/bucket_layout.hpp"
 #include "tandem/tensor/detail/arguments.hpp"
 #include "tandem/tensor/flat_layout.hpp"
 #include "tandem/tensor/torch.hpp"
+#include "tandem/tensor/view.hpp"
 
 namespace tandem {
 
-namespace detail {
-
-/// Every gradient times 1/N, then the sum. The scale is a double: the reduction converts it to the type that computes,
-/// as PyTorch's mul with a number does.
-using Average = PreMulSum<double>;
-inline Average average_over(int ranks) { return {1.0 / ranks}; }
-
-}  // namespace detail
-
-/// DDP's: every rank gets all averages, in the bucket itself.
-class AllReduceGradients {
- public:
-  /// Do all parameters' gradients hold averages afterwards, on every rank?
-  static constexpr bool whole = true;
-
-  /// How buckets of these layouts are to lie in memory; from now on they are the buckets.
-  std::vector<BucketLayout> arrange(std::vector<BucketLayout> layouts) { return layouts; }
-  template <class T>
-  Work begin(Communicator<T>& comm, std::size_t, const Bucket& bucket, CallSite site) {
-    const TensorView view = bucket.elements();
-    Work work;
-    detail::visit_reducible<detail::Average>(view.dtype, "backward", [&](auto element) {
-      work = all_reduce_async(comm, view.template as<decltype(element)>(), detail::average_over(comm.size()), {}, site);
-    });
-    return work;
-  }
-  /// The work of a bucket is done. True when its memory is no longer needed.
-  bool finished(std::size_t, const Bucket&) { return false; }
-};
-
-/// The part of a parameter that this rank owns, as its memory: one dimension.
-struct Shard {
-  std::size_t item;  ///< index of the parameter
-  Range range;       ///< elements of it, counted in its memory
-  at::Tensor value;
-};
-
-/// ZeRO's: each rank gets the averages of what it owns, as the gradients of its shards. A bucket lies in memory in
+/// The averages become the gradients of the shards. A bucket lies in memory in
 /// registration order, so that what a rank owns of it is one run; it is folded in the order of PyTorch's bucket, which
 /// holds the same elements as they arrived. So the bits are DDP's, owners never move, and a bucket sends
 /// D (N-1) / N bytes where an all-reduce sends twice as many.
+template <class Compression>
 class ScatterGradients {
  public:
   static constexpr bool whole = false;
 
   /// With `release`, a bucket's memory goes once it is reduced, and the shards' gradients have memory of their own;
-  /// else these lie in the buckets.
-  ScatterGradients(FlatLayout flat, int rank, std::vector<Shard> shards, bool release)
-      : flat_(std::move(flat)), rank_(rank), shards_(std::move(shards)), release_(release), held_(shards_.size()) {}
+  /// else these lie in the buckets. With `add_up` too, what a shard already has is added to.
+  ScatterGradients(FlatLayout flat, int rank, std::vector<Shard> shards, bool release, bool add_up)
+      : flat_(std::move(flat)),
+        rank_(rank),
+        shards_(std::move(shards)),
+        release_(release),
+        add_up_(add_up),
+        held_(shards_.size()) {}
 
   const std::vector<Shard>& shards() const noexcept { return shards_; }
 
   std::vector<BucketLayout> arrange(std::vector<BucketLayout> layouts) {
+    wire_.arrange(layouts.size());
     plans_.clear();
     std::vector<BucketLayout> arranged;
     for (const BucketLayout& layout : layouts) arranged.push_back(arrange(layout));
@@ -89,11 +60,11 @@ class ScatterGradients {
   template <class T>
   Work begin(Communicator<T>& comm, std::size_t index, const Bucket& bucket, CallSite site) {
     const Plan& plan = plans_[index];
-    const TensorView view = bucket.elements();
+    const TensorView view = wire_.load(comm, index, bucket);
     Work work;
-    detail::visit_reducible<detail::Average>(view.dtype, "backward", [&](auto element) {
+    detail::visit_reducible<typename Wire::Average>(view.dtype, "backward", [&](auto element) {
       using E = decltype(element);
-      const auto average = detail::average_over(comm.size());
+      const auto average = Wire::average(comm.size());
       const std::span<E> all = view.template as<E>();
       const detail::Runs runs(Verb::reduce_scatter_v, comm.rank(), comm.size(), plan.counts, site);
       Call call = detail::call_by_counts<E, GlooRing>(comm.rank(), all.size(), runs, pending_algorithm, average, site);
@@ -105,22 +76,38 @@ class ScatterGradients {
   }
   bool finished(std::size_t index, const Bucket& bucket) {
     const c10::AutoGradMode no_grad(false);
+    wire_.store(index, bucket, plans_[index].own.begin, plans_[index].own.size());
     for (const Part& part : plans_[index].parts) {
       at::Tensor& value = shards_[part.shard].value;
       const at::Tensor reduced = bucket.flat().narrow(0, static_cast<std::int64_t>(part.at), value.numel());
-      if (release_) {
+      if (!release_) {
+        value.mutable_grad() = reduced;
+      } else if (add_up_ && value.grad().defined()) {
+        value.mutable_grad().add_(reduced);
+      } else {
         at::Tensor& held = held_[part.shard];
         if (!held.defined()) held = value.detach().new_empty(value.sizes());
         held.copy_(reduced);
         value.mutable_grad() = held;
-      } else {
-        value.mutable_grad() = reduced;
       }
     }
+    if (release_) wire_.release(index);
     return release_;
+  }
+  /// No rank has a gradient of this parameter: its shard has none either.
+  void forget(std::size_t item) {
+    for (Shard& shard : shards_) {
+      if (shard.item == item) shard.value.mutable_grad().reset();
+    }
+  }
+  /// Do the shards hold sums to which the next averages are added?
+  bool adds_up() const {
+    return add_up_ &&
+           std::any_of(shards_.begin(), shards_.end(), [](const Shard& it) { return it.value.grad().defined(); });
   }
 
  private:
+  using Wire = detail::GradientWire<Compression>;
   struct Part {
     std::size_t shard;
     std::size_t at;  // its first element in the bucket
@@ -164,7 +151,8 @@ class ScatterGradients {
     }
     for (int rank = 0; rank < rank_; ++rank) plan.own.begin += plan.counts[static_cast<std::size_t>(rank)];
     plan.own.end = plan.own.begin + plan.counts[static_cast<std::size_t>(rank_)];
-    plan.table = RearrangedTable(GlooRing::table(layout.count, size_of(layout.dtype), flat_.ranks()), moved);
+    plan.table =
+        RearrangedTable(GlooRing::table(layout.count, size_of(Wire::dtype(layout.dtype)), flat_.ranks()), moved);
     facts.insert(facts.end(), plan.counts.begin(), plan.counts.end());
     plan.fingerprint = detail::layout_of(facts);
     plans_.push_back(std::move(plan));
@@ -175,6 +163,8 @@ class ScatterGradients {
   int rank_;
   std::vector<Shard> shards_;  // at most one a parameter, in registration order
   bool release_;
+  bool add_up_;
+  Wire wire_;
   std::vector<at::Tensor> held_;
   std::vector<Plan> plans_;
 };
