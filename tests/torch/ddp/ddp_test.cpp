@@ -13,68 +13,24 @@
 #include <vector>
 
 #include "support/free_model.hpp"
+#include "support/one_process.hpp"
 #include "support/ranks.hpp"
 #include "support/torch_training.hpp"
 #include "tandem/tandem.hpp"
 
 namespace {
 
+using tandem::test::averaged;
 using tandem::test::differing;
 using tandem::test::Free;
 using tandem::test::input_of;
+using tandem::test::layouts_of;
 using tandem::test::mean_loss;
 using tandem::test::parameter;
 using tandem::test::Parameters;
 using tandem::test::sgd;
 
 using Trainer = tandem::Trainer<Free, tandem::Ddp<>, tandem::ShmRing>;
-
-/// The contract in one process: every rank's gradients, packed by `layout`, times 1/N, folded in gloo's order.
-std::vector<at::Tensor> averaged(const std::vector<tandem::BucketLayout>& layouts,
-                                 const std::vector<std::vector<at::Tensor>>& by_rank) {
-  torch::NoGradGuard no_grad;
-  const auto ranks = static_cast<int>(by_rank.size());
-  std::vector<at::Tensor> result(by_rank[0].size());
-  for (const auto& layout : layouts) {
-    std::vector<at::Tensor> flat;
-    for (const auto& gradients : by_rank) {
-      std::vector<at::Tensor> pieces;
-      for (const std::size_t item : layout.items) {
-        // In memory order, as the bucket holds them.
-        const at::Tensor& gradient = gradients[item];
-        pieces.push_back(gradient.is_non_overlapping_and_dense() ? gradient.as_strided({gradient.numel()}, {1})
-                                                                 : gradient.flatten());
-      }
-      flat.push_back(at::cat(pieces) * (1.0 / ranks));
-    }
-    const auto table = tandem::GlooRing::table(layout.count, static_cast<std::size_t>(flat[0].element_size()), ranks);
-    at::Tensor sum = at::empty_like(flat[0]);
-    for (int chunk = 0; chunk < ranks; ++chunk) {
-      const auto range = table.chunk(chunk);
-      const auto part = [&](int rank) {
-        return flat[static_cast<std::size_t>(rank)].slice(0, static_cast<std::int64_t>(range.begin),
-                                                          static_cast<std::int64_t>(range.end));
-      };
-      at::Tensor accumulated = part((chunk + ranks - 1) % ranks).clone();
-      for (int k = 2; k <= ranks; ++k) accumulated = part((chunk + 2 * ranks - k) % ranks) + accumulated;
-      sum.slice(0, static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.end)).copy_(accumulated);
-    }
-    for (std::size_t place = 0; place < layout.items.size(); ++place) {
-      const at::Tensor& like = by_rank[0][layout.items[place]];
-      const auto offset = static_cast<std::int64_t>(layout.offsets[place]);
-      result[layout.items[place]] = like.is_non_overlapping_and_dense()
-                                        ? sum.as_strided(like.sizes(), like.strides(), offset).clone()
-                                        : sum.slice(0, offset, offset + like.numel()).view(like.sizes()).clone();
-    }
-  }
-  return result;
-}
-
-std::vector<tandem::BucketLayout> layouts_of(Trainer& trainer) {
-  std::vector<tandem::BucketLayout> layouts;
-  for (const auto& bucket : trainer.engine().buckets()) layouts.push_back(bucket.layout());
-  return layouts;
-}
 
 /// Trains `make(rank)` for some steps, and one process' emulation of all ranks beside it; counts differing elements.
 /// The layout of the buckets is taken from the Trainer: that it is PyTorch's is oracle_test.cpp's affair.
@@ -244,6 +200,7 @@ TEST_CASE("C060: four dtypes, odd sizes, tiny and default buckets: each gradient
                 }};
   };
   against_one_process(make, {40}, 4, {.buckets = tandem::BucketCaps::every(16)});
+  against_one_process(make, {40}, 4, {.buckets = tandem::BucketCaps::every(1 << 20)});
   against_one_process(make, {40}, 4, {});
 }
 
@@ -387,23 +344,7 @@ TEST_CASE("C069: released, zeroed, replaced and rescaled gradients in turn") {
   });
 }
 
-TEST_CASE("C074: parameters of no dimension and of one element") {
-  for (const auto& sizes : {std::vector<std::int64_t>{}, std::vector<std::int64_t>{1}}) {
-    tandem::test::on_ranks(tandem::test::ranks(), [&](int) {
-      auto world = tandem::join<tandem::ShmRing>();
-      Trainer trainer{
-          world,
-          Free{{{"p", at::ones(sizes).set_requires_grad(true)}},
-               [](const auto& p, const at::Tensor&) { return p[0] * 3; }},
-          [](const at::Tensor& y, const at::Tensor&) { return y.sum(); },
-          [](std::vector<at::Tensor> p) { return torch::optim::SGD(std::move(p), torch::optim::SGDOptions(0.1)); }};
-      CHECK(trainer.step(at::Tensor(), at::Tensor()) == 3.0);
-      CHECK(trainer.model().parameters[0].second.item<float>() == doctest::Approx(0.7F).epsilon(1e-6));
-    });
-  }
-}
-
-TEST_CASE("autograd::grad outside Trainer::backward sends nothing, and its penalty trains") {
+TEST_CASE("C062: a gradient penalty trains") {
   against_one_process(
       [](int rank) {
         return Free{{{"w", parameter(rank, {4, 4})}}, [](const auto& p, const at::Tensor& x) {
