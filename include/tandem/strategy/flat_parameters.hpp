@@ -101,10 +101,11 @@ class FlatParameters {
       }
       broadcast(comm_, std::span<std::uint64_t>(&place, 1), 0);
       if (place == Arena::private_memory) {
-        throw Error(ErrorKind::poisoned,
-                    "tandem: parameters cannot be shared, since rank 0's arena was given up after a failure; join again "
-                    "for a new one",
-                    comm_.rank());
+        throw Error(
+            ErrorKind::poisoned,
+            "tandem: parameters cannot be shared, since rank 0's arena was given up after a failure; join again "
+            "for a new one",
+            comm_.rank());
       }
       auto& protocol = comm_.protocol();
       void* const memory = protocol.endpoint().window(protocol.endpoint_of(0)) + place;

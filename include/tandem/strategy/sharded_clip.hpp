@@ -11,6 +11,7 @@
 
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/bytes.hpp"
+#include "tandem/core/error.hpp"
 #include "tandem/strategy/clip.hpp"
 #include "tandem/strategy/parameter.hpp"
 #include "tandem/tensor/bucket.hpp"
@@ -132,6 +133,13 @@ double clip_shards(Communicator<T>& comm, const FlatLayout& layout, const std::v
                    const std::vector<Shard>& shards, const std::vector<bool>& present, double limit) {
   if (parameters.empty()) return 0.0;
   const c10::AutoGradMode no_grad(false);
+  for (const Shard& shard : shards) {
+    if (!present[shard.item] || shard.value.grad().defined()) continue;
+    throw Error(ErrorKind::argument,
+                "tandem: the gradient of this rank's part of parameter \"" + parameters[shard.item].name +
+                    "\" is undefined and cannot be clipped; zero it instead",
+                comm.rank());
+  }
   detail::CutParameters<T> cut(comm, layout, parameters, shards, present);
   std::vector<at::Tensor> norms(parameters.size());
   for (std::size_t group = 0; group < layout.groups().size(); ++group) {

@@ -39,9 +39,9 @@ struct TrainerOptions {
   /// What micro-batches add up to under Zero<2> and Zero<3>.
   accumulation accumulate = accumulation::local_sums;
   non_finite on_non_finite = non_finite::step;
-  /// Before a forward of Trainer::forward or step, the model's buffers (BatchNorm's statistics, say) become those of
-  /// rank 0, as in DistributedDataParallel(broadcast_buffers=True): at the first, and after each forward whose
-  /// gradients were to be averaged. A collective then; evaluate() sends nothing and uses this rank's own.
+  /// Before the first forward of each step (Trainer::forward or step), the model's buffers (BatchNorm's statistics,
+  /// say) become those of rank 0, as in DistributedDataParallel(broadcast_buffers=True). A collective then; evaluate()
+  /// sends nothing and uses this rank's own.
   bool broadcast_buffers = false;
   /// Ranks may have different numbers of batches: one that has run out calls Trainer::join() and takes part in the
   /// others' steps with zeros. Costs an exchange of one byte before each collective phase of a step. Sums are divided

@@ -98,6 +98,7 @@ class Trainer {
       announce(detail::TrainerPhase::backward);
       engine_->reduce_gradients();
       reduced_ = true;
+      buffers_due_ = true;
     });
   }
 
@@ -167,10 +168,13 @@ class Trainer {
     auto& replicas = engine_->replicas();
     detail::settle_threads(replicas, options_.intra_op_threads);
     auto parameters = detail::parameters_of(*model_);
-    buffers_ = detail::buffers_of(*model_);
-    detail::check_start(replicas, parameters, buffers_, option_facts());
+    const auto buffers = detail::buffers_of(*model_);
+    detail::check_start(replicas, parameters, buffers, option_facts());
     detail::copy_from_rank(replicas, 0, parameters);
-    detail::copy_from_rank(replicas, 0, buffers_);
+    detail::copy_from_rank(replicas, 0, buffers);
+    for (const NamedParameter& parameter : parameters) {
+      if (!parameter.value.requires_grad()) frozen_.push_back(parameter);
+    }
     std::erase_if(parameters, [](const NamedParameter& parameter) { return !parameter.value.requires_grad(); });
     trains_ = !parameters.empty();
     engine_->adopt(std::move(parameters), StrategyOptions{options_.buckets, options_.after_update, options_.placement,
@@ -179,13 +183,14 @@ class Trainer {
     optimizer_ = std::make_unique<detail::OptimizerSlot>(recipe, owned_);
   }
 
-  /// When DistributedDataParallel would.
+  /// Once a step, before its first forward. DistributedDataParallel does it before each of several forwards too, and
+  /// autograd then refuses the backward of a BatchNorm whose statistics were written meanwhile.
   void renew_buffers() {
-    if (options_.broadcast_buffers && buffers_due_) {
-      detail::copy_from_rank(engine_->replicas(), announce(detail::TrainerPhase::forward), buffers_);
-    }
-    buffers_due_ = c10::GradMode::is_enabled() && local_ == 0;
+    if (!options_.broadcast_buffers || !std::exchange(buffers_due_, false)) return;
+    take_buffers(announce(detail::TrainerPhase::forward));
   }
+  /// Asks the model anew: a buffer may have been replaced.
+  void take_buffers(int root) { detail::copy_from_rank(engine_->replicas(), root, detail::buffers_of(*model_)); }
 
   template <class... Inputs>
   OutputType call_forward(Inputs&&... inputs) {
@@ -212,10 +217,17 @@ class Trainer {
                                            (loss.defined() ? detail::text_of(loss) : std::string("undefined")) +
                                            " and must be one number; return the mean over the batch");
     }
+    for (const NamedParameter& parameter : frozen_) {
+      if (!parameter.value.requires_grad()) continue;
+      throw Error(ErrorKind::argument, "tandem: parameter \"" + parameter.name +
+                                           "\" requires grad and did not when the Trainer was made, so nothing would "
+                                           "train it; make a new Trainer");
+    }
     reduced_ = false;
     if (local_ == 0 || options_.accumulate == accumulation::shard_sums) announce(detail::TrainerPhase::backward);
     engine_->backward(loss, local_ > 0);
     reduced_ = local_ == 0;
+    buffers_due_ = buffers_due_ || reduced_;
   }
 
   bool run_update() {
@@ -264,10 +276,11 @@ class Trainer {
         case detail::TrainerPhase::none:
           return updates;
         case detail::TrainerPhase::forward:
-          detail::copy_from_rank(engine_->replicas(), rank, buffers_);
+          take_buffers(rank);
           break;
         case detail::TrainerPhase::backward:
           engine_->reduce_nothing();
+          buffers_due_ = true;
           break;
         case detail::TrainerPhase::update:
           if (before_update) before_update();
@@ -313,6 +326,9 @@ class Trainer {
     } catch (const Error& error) {
       if (!agreed(error)) give_up(where, error.what());
       throw;
+    } catch (const c10::Error& error) {
+      give_up(where, error.what_without_backtrace());
+      throw;
     } catch (const std::exception& error) {
       give_up(where, error.what());
       throw;
@@ -338,7 +354,7 @@ class Trainer {
   std::shared_ptr<ModuleType> model_;
   std::function<at::Tensor(const OutputType&, const at::Tensor&)> loss_;
   std::unique_ptr<Engine> engine_;
-  std::vector<NamedParameter> buffers_;
+  std::vector<NamedParameter> frozen_;  // when the Trainer was made
   std::vector<OwnedParameter> owned_;
   std::unique_ptr<detail::OptimizerSlot> optimizer_;
   bool buffers_due_ = true;

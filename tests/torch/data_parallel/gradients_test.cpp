@@ -461,3 +461,22 @@ TEST_CASE("C081: a rank that drops all gradients of its shard keeps its weights,
     });
   });
 }
+
+TEST_CASE("C081: a rank that drops all gradients of its shard before they are clipped: skipped, or named in an error") {
+  in_fresh_worlds([]<class S>(Communicator<ShmRing>& world, int rank) {
+    if constexpr (sharded<S>) {
+      const Free model{{{"of rank 0", parameter(rank, {8})}, {"of rank 1", parameter(rank, {8})}},
+                       [](const auto& p, const at::Tensor& x) { return (p[0] * x).sum() + (p[1] * x).sum(); }};
+      auto trainer = trainer_of<S>(world, model, test::momentum_sgd(), TrainerOptions{.clip_norm = 0.7});
+      trainer.backward(trainer.forward(input_of(rank, 0, {8})));
+      if (rank == 1) trainer.engine().shards()[0].value.mutable_grad().reset();
+      const auto error = test::error_of([&] { trainer.update(); });
+      if (error) {
+        CHECK_MESSAGE(test::says(*error, "\"of rank 1\""), std::string(error->what()));
+      } else {
+        CHECK(differing(model.parameters[1].second, parameter(0, {8})) == 0);
+        CHECK(differing(model.parameters[0].second, parameter(0, {8})) == 8);
+      }
+    }
+  });
+}

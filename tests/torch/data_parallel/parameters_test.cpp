@@ -328,6 +328,25 @@ TEST_CASE("C075: weights frozen under a Trainer are named in an error") {
   });
 }
 
+TEST_CASE("C075: weights unfrozen under a Trainer are trained, or named in an error") {
+  for_each_strategy([]<class S>() {
+    on_ranks(2, [](int rank) {
+      auto world = join<ShmRing>(JoinOptions{.timeout = std::chrono::seconds(20)});
+      const Free model{{{"one", parameter(rank, {3})}, {"two", parameter(rank, {4}).set_requires_grad(false)}},
+                       weighted};
+      auto trainer = trainer_of<S>(world, model, test::momentum_sgd());
+      trainer.step(input_of(rank, 0, {7}), at::Tensor());
+      model.parameters[1].second.set_requires_grad(true);
+      const auto error = test::error_of([&] { trainer.step(input_of(rank, 1, {7}), at::Tensor()); });
+      if (error) {
+        CHECK_MESSAGE(test::says(*error, "\"two\""), std::string(error->what()));
+      } else {
+        CHECK(differing(model.parameters[1].second, parameter(0, {4})) == 4);
+      }
+    });
+  });
+}
+
 TEST_CASE("C076: bfloat16 weights with float32 ones between them keep their dtypes and bits") {
   const auto make = [](int source) {
     return Free{{{"base.0", parameter(source, {7}, at::kBFloat16)},

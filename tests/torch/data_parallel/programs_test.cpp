@@ -113,6 +113,14 @@ TEST_CASE("C063: two forwards with BatchNorm before one backward") {
   });
 }
 
+TEST_CASE("C063: two forwards with BatchNorm before one backward, buffers following rank 0") {
+  on_ranks(2, [](int) {
+    torch::set_num_threads(1);
+    auto world = join<ShmRing>();
+    for_each_strategy([&]<class S>() { two_forwards<S>(world, true); });
+  });
+}
+
 TEST_CASE("C064: a counter of 64 bits follows rank 0 exactly") {
   on_ranks(2, [](int rank) {
     torch::set_num_threads(1);
@@ -126,6 +134,31 @@ TEST_CASE("C064: a counter of 64 bits follows rank 0 exactly") {
       for (int step = 1; step <= 3; ++step) {
         trainer.step(input_of(rank, step, {4, 2, 6, 6}), at::Tensor());
         CHECK(net->norm->num_batches_tracked.template item<std::int64_t>() == large + step);
+      }
+    });
+  });
+}
+
+TEST_CASE("C064: a buffer that forward replaces follows rank 0") {
+  on_ranks(2, [](int rank) {
+    auto world = join<ShmRing>();
+    for_each_strategy([&]<class S>() {
+      at::Tensor seen;
+      Free* self = nullptr;
+      auto trainer = trainer_of<S>(world,
+                                   Free{{{"w", parameter(rank, {3})}},
+                                        [&](const auto& p, const at::Tensor& x) {
+                                          at::Tensor& statistic = self->buffers[0].second;
+                                          seen = statistic.clone();
+                                          statistic = statistic * 0.9 + x.mean(0) * 0.1;
+                                          return (p[0] * x).mean();
+                                        },
+                                        {{"statistic", at::zeros({3})}}},
+                                   test::momentum_sgd(), TrainerOptions{.broadcast_buffers = true});
+      self = &trainer.model();
+      for (int step = 0; step < 3; ++step) {
+        trainer.step(input_of(rank, step, {5, 3}), at::Tensor());
+        CHECK(differing_from_rank_0(world, seen) == 0);
       }
     });
   });
