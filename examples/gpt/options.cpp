@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -30,6 +31,15 @@ CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
     return text + " is not a whole number from " + std::to_string(least) + " to " + std::to_string(most);
   };
   return CLI::Validator(check, "");
+}
+
+/// Not by CLI11, which rounds twice (to long double first): Python reads the same text as another number now and then.
+double number_from_0(const std::string& option, const std::string& text) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, fault] = std::from_chars(text.data(), end, value);
+  if (fault == std::errc() && stop == end && value >= 0 && std::isfinite(value)) return value;
+  throw InputError(option + ": " + text + " is not a number from 0; see --help");
 }
 
 /// What the system could give to new processes now, in bytes.
@@ -89,6 +99,7 @@ std::variant<Options, std::string> parse(int argument_count, const char* const* 
   std::optional<int> ranks;
   std::optional<int> steps;
   std::string preset = options.preset.name;
+  std::string clip = "1";
   std::string strategy = name_of(options.strategy);
 
   CLI::App app("Trains a character-level GPT on several processes and prints a sample of what it writes.", "train");
@@ -105,11 +116,17 @@ std::variant<Options, std::string> parse(int argument_count, const char* const* 
       ->capture_default_str();
   app.add_option("--steps", steps, "optimizer steps (default: 30, 1600 or 5000, by preset)")
       ->check(whole_number(1, 1'000'000'000));
+  app.add_option("--accumulate", options.accumulate,
+                 "micro-batches per optimizer step; ranks exchange gradients after the last")
+      ->check(whole_number(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--clip", clip, "largest norm of all gradients; 0: they stay as they are")->capture_default_str();
   app.add_option("--preset", preset, "size of the model and length of the run")
       ->check(CLI::IsMember({"tiny", "small", "base"}))
       ->capture_default_str();
   app.add_option("--data", options.data, "any UTF-8 text to train on (default: Shakespeare's plays)");
   app.add_option("--json", options.json, "file that receives the results");
+  app.add_option("--weights", options.weights, "file that receives the trained weights (safetensors)");
   app.add_option("--seed", options.seed, "of weights, batches and sample")
       ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
@@ -130,9 +147,19 @@ std::variant<Options, std::string> parse(int argument_count, const char* const* 
   }
   options.ranks = checked_ranks(ranks, options.strategy, setting);
   options.preset = *std::ranges::find(presets, preset, [](const Preset& one) { return std::string(one.name); });
+  options.clip = number_from_0("--clip", clip);
   options.steps = steps.value_or(options.preset.steps);
   if (options.data.empty()) throw InputError("no text to train on; give one with --data, or start scripts/train");
   if (!options.json.empty()) require_writable(options.json);
+  if (!options.weights.empty()) {
+    // It is replaced, not written into.
+    if (std::error_code ignored; std::filesystem::exists(options.weights, ignored) &&
+                                 !std::filesystem::is_regular_file(options.weights, ignored)) {
+      throw InputError("--weights " + options.weights +
+                       " is not a regular file; name one, or a file that is not there");
+    }
+    require_writable(options.weights);
+  }
   return options;
 }
 

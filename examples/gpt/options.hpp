@@ -37,9 +37,12 @@ struct Options {
   Strategy strategy = Strategy::ddp;
   std::string transport = "shm";
   int steps = 0;
+  int accumulate = 1;  ///< micro-batches per step
+  double clip = 1.0;   ///< largest norm of all gradients; 0: they stay as they are
   Preset preset = presets[1];
   std::string data;
-  std::string json;  ///< empty: none
+  std::string json;     ///< empty: none
+  std::string weights;  ///< likewise
   std::uint64_t seed = 1;
   bool verify = false;
 };

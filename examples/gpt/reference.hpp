@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -41,11 +42,14 @@ inline at::Tensor ring_sum(const std::vector<at::Tensor>& ranks) {
 
 class Reference {
  public:
-  Reference(Gpt model, int ranks)
+  /// Every step has `accumulate` micro-batches on each rank.
+  Reference(Gpt model, int ranks, int accumulate, std::optional<double> largest_norm)
       : model_(std::move(model)),
         ranks_(static_cast<std::size_t>(ranks)),
+        accumulate_(accumulate),
+        largest_norm_(largest_norm),
         parameters_(model_.parameters()),
-        optimizer_(adamw(parameters_)) {
+        optimizer_(parameters_) {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       parameters_[i].register_hook([this, i](const at::Tensor&) { arrived_.push_back(i); });
     }
@@ -53,19 +57,21 @@ class Reference {
   Reference(const Reference&) = delete;  // the hooks point here
   Reference& operator=(const Reference&) = delete;
 
-  /// One step of all ranks; `batch(rank)` gives the batch of each. Returns the mean loss.
+  /// One step of all ranks; `batch(rank, index)` gives a micro-batch of each. Returns the mean loss.
   template <class BatchOf>
   double step(BatchOf batch, double learning_rate) {
     double sum = 0;
     std::vector<std::vector<at::Tensor>> gradients(ranks_);  // [rank][parameter], flat
     std::vector<std::size_t> arrived_on_rank_0;
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
-      const auto [tokens, next] = batch(static_cast<int>(rank));
       for (at::Tensor& parameter : parameters_) parameter.mutable_grad() = at::Tensor();
-      arrived_.clear();
-      const at::Tensor loss = gpt::loss(model_.forward(tokens), next);
-      loss.backward();
-      sum += loss.item<double>();
+      for (int index = 0; index < accumulate_; ++index) {
+        const auto [tokens, next] = batch(static_cast<int>(rank), index);
+        arrived_.clear();
+        const at::Tensor loss = gpt::loss(model_.forward(tokens), next);
+        (loss / accumulate_).backward();
+        sum += loss.item<double>();
+      }
       for (const at::Tensor& parameter : parameters_) gradients[rank].push_back(parameter.grad().flatten());
       if (rank == 0) arrived_on_rank_0 = arrived_;
     }
@@ -75,10 +81,9 @@ class Reference {
     // first.
     if (!rebuilt_) buckets_ = buckets_by_arrival(arrived_on_rank_0);
     rebuilt_ = true;
-    clip(parameters_);
-    set_learning_rate(optimizer_, learning_rate);
-    optimizer_.step();
-    return sum / static_cast<double>(ranks_);
+    if (largest_norm_) clip(parameters_, *largest_norm_);
+    optimizer_.step(learning_rate);
+    return sum / (static_cast<double>(ranks_) * accumulate_);
   }
 
   Gpt& model() { return model_; }
@@ -125,8 +130,10 @@ class Reference {
 
   Gpt model_;
   std::size_t ranks_;
+  int accumulate_;
+  std::optional<double> largest_norm_;
   std::vector<at::Tensor> parameters_;
-  torch::optim::AdamW optimizer_;
+  PlainAdamW optimizer_;
   std::vector<std::size_t> arrived_;
   Buckets buckets_ = one_bucket(parameters_.size());
   bool rebuilt_ = false;

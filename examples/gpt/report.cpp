@@ -111,6 +111,8 @@ void write_json(const Options& options, const Report& report) {
       {"transport", options.transport},
       {"preset", options.preset.name},
       {"steps", options.steps},
+      {"accumulate", options.accumulate},
+      {"clip", options.clip},
       {"parameters", report.parameters},
       {"loss", report.loss},
       {"heldout_loss", report.held_out_loss},
@@ -120,6 +122,7 @@ void write_json(const Options& options, const Report& report) {
       {"bytes_measured", report.bytes_measured},
   };
   if (report.weights_differing) json["weights_differing"] = *report.weights_differing;
+  json["losses"] = report.losses;
   json["weights_sha256"] = report.weights_sha256;
   json["sample"] = report.sample;
   std::ofstream file(options.json);

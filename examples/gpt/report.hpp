@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "gpt/options.hpp"
 
@@ -17,9 +18,10 @@ namespace gpt {
 /// Results of a run, as rank 0 knows them.
 struct Report {
   std::int64_t parameters = 0;
-  double loss = 0;           ///< nats per character, mean over the ranks and the last steps (see Progress)
-  double held_out_loss = 0;  ///< nats per character, on text that was never trained on
-  double seconds = 0;        ///< of training
+  double loss = 0;             ///< nats per character, mean over the ranks and the last steps (see Progress)
+  std::vector<double> losses;  ///< of each step, before its update; mean over ranks and micro-batches
+  double held_out_loss = 0;    ///< nats per character, on text that was never trained on
+  double seconds = 0;          ///< of training
   double tokens_per_second = 0;
   std::uint64_t bytes_predicted = 0;  ///< moved by all ranks in training
   std::uint64_t bytes_measured = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which windows of text a step of training uses, as pure functions of the seed, the step and the rank. Nothing here has
-// a state, so a second run, or another process, can repeat any rank's step.
+// Which windows of text training uses, as pure functions of the seed, the batch and the rank. Nothing here has a state,
+// so a second run, or another process, can repeat any rank's batch.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,17 @@ constexpr std::uint64_t scatter(std::uint64_t value) noexcept {
   return value ^ value >> 31;
 }
 
+/// The number of a step's micro-batch `index`, where each step has `per_step`: with one, that of the step.
+constexpr std::int64_t batch_number(int step, int per_step, int index) noexcept {
+  return std::int64_t{step} * per_step + index;
+}
+
 /// Where the window of one row of one rank's batch begins in a text with `places` possible beginnings.
-constexpr std::size_t window_start(std::uint64_t seed, int step, int rank, int row, std::size_t places) noexcept {
+constexpr std::size_t window_start(std::uint64_t seed, std::int64_t batch, int rank, int row,
+                                   std::size_t places) noexcept {
   std::uint64_t value = scatter(seed);
-  for (const int part : {step, rank, row}) value = scatter(value ^ static_cast<std::uint64_t>(part));
+  for (const std::int64_t part : {batch, std::int64_t{rank}, std::int64_t{row}})
+    value = scatter(value ^ static_cast<std::uint64_t>(part));
   return static_cast<std::size_t>(value % places);
 }
 

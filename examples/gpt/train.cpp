@@ -10,8 +10,10 @@
 #include <cstdint>
 #include <cstring>
 #include <iostream>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpt/data.hpp"
@@ -20,6 +22,7 @@
 #include "gpt/recipe.hpp"
 #include "gpt/reference.hpp"
 #include "gpt/report.hpp"
+#include "gpt/safetensors.hpp"
 #include "gpt/schedule.hpp"
 #include "tandem/tandem.hpp"
 #include "tandem/transport/tcp.hpp"
@@ -36,17 +39,31 @@ Gpt build_model(const Options& options, const Corpus& corpus) {
   return Gpt({corpus.vocabulary.size(), preset.context, preset.width, preset.layers, preset.heads});
 }
 
+tandem::AdamW<> adamw(std::vector<at::Tensor> owned) {
+  tandem::AdamOptions options;
+  options.beta1 = mean_decay;
+  options.beta2 = square_decay;
+  options.weight_decay = weight_decay;
+  return tandem::AdamW<>(std::move(owned), options);
+}
+
 /// Down to a tenth of the preset's.
 tandem::WarmUpCosine learning_rate(const Options& options) {
   const double peak = options.preset.learning_rate;
   return {.peak = peak, .warm_up = options.steps / 20, .steps = options.steps, .floor = 0.1 * peak};
 }
 
-Batch training_batch(const Options& options, const Corpus& corpus, int step, int rank) {
+std::optional<double> largest_norm(const Options& options) {
+  return options.clip > 0 ? std::optional(options.clip) : std::nullopt;
+}
+
+/// Micro-batch `index` of a step.
+Batch training_batch(const Options& options, const Corpus& corpus, int step, int index, int rank) {
   const std::size_t choices = places(corpus.training, options.preset.context);
+  const std::int64_t number = batch_number(step, options.accumulate, index);
   std::vector<std::size_t> starts;
   for (int row = 0; row < options.preset.batch; ++row) {
-    starts.push_back(window_start(options.seed, step, rank, row, choices));
+    starts.push_back(window_start(options.seed, number, rank, row, choices));
   }
   return windows(corpus.training, starts, options.preset.context);
 }
@@ -67,25 +84,31 @@ std::vector<Batch> held_out_batches(const Options& options, const Corpus& corpus
   return batches;
 }
 
+struct Losses {
+  std::vector<double> of_steps;  // this rank's
+  double shown = 0;              // the ranks' mean over the last steps (see Progress)
+};
+
 /// Runs all steps. `step(index)` trains once and gives this rank's loss; `mean(x)` averages a number over the ranks.
-/// Returns the mean loss since the last time that progress was shown.
 template <class Step, class Mean>
-double run_steps(int steps, Progress& progress, Step step, Mean mean) {
-  double shown = 0, sum = 0;
+Losses run_steps(int steps, Progress& progress, Step step, Mean mean) {
+  Losses losses;
+  double sum = 0;
   int count = 0;
   for (int done = 1; done <= steps; ++done) {
-    sum += step(done - 1);
+    losses.of_steps.push_back(step(done - 1));
+    sum += losses.of_steps.back();
     ++count;
     if (!progress.due(done)) continue;
-    shown = mean(sum / count);
-    progress.show(done, shown);
+    losses.shown = mean(sum / count);
+    progress.show(done, losses.shown);
     sum = count = 0;
   }
-  return shown;
+  return losses;
 }
 
 std::int64_t tokens_per_step(const Options& options) {
-  return options.ranks * options.preset.batch * options.preset.context;
+  return std::int64_t{options.ranks} * options.accumulate * options.preset.batch * options.preset.context;
 }
 
 void note_speed(const Options& options, const Progress& progress, Report& report) {
@@ -101,6 +124,17 @@ std::vector<float> weights(const Gpt& model) {
     all.insert(all.end(), dense.data_ptr<float>(), dense.data_ptr<float>() + dense.numel());
   }
   return all;
+}
+
+void write_weights(const std::string& path, const Gpt& model) {
+  std::vector<at::Tensor> dense;
+  std::vector<NamedWeights> named;
+  for (const auto& parameter : model.named_parameters()) {
+    const at::Tensor& values = dense.emplace_back(parameter.value().detach().contiguous());
+    named.push_back(
+        {parameter.key(), values.sizes().vec(), {values.data_ptr<float>(), static_cast<std::size_t>(values.numel())}});
+  }
+  write_safetensors(path, named);
 }
 
 /// `copies` holds the weights of one rank after the other. How many weights have another value, to the bit, on any
@@ -121,11 +155,12 @@ std::int64_t count_differing(const std::vector<float>& expected, const std::vect
 std::int64_t verify(const Options& options, const Corpus& corpus, const std::vector<float>& weights_of_ranks) {
   std::cout << "verifying: the same training in one process that emulates " << options.ranks
             << (options.ranks == 1 ? " rank" : " ranks") << std::endl;
-  Reference reference(build_model(options, corpus), options.ranks);
+  Reference reference(build_model(options, corpus), options.ranks, options.accumulate, largest_norm(options));
   const auto rate = learning_rate(options);
   Progress progress(options.steps, tokens_per_step(options), true);
-  const auto step = [&](int index) {
-    return reference.step([&](int rank) { return training_batch(options, corpus, index, rank); }, rate.at(index));
+  const auto step = [&](int number) {
+    const auto batch = [&](int rank, int index) { return training_batch(options, corpus, number, index, rank); };
+    return reference.step(batch, rate.at(number));
   };
   run_steps(options.steps, progress, step, [](double loss) { return loss; });
   return count_differing(weights(reference.model()), weights_of_ranks);
@@ -139,6 +174,7 @@ void conclude(const Options& options, const Corpus& corpus, Gpt& model, const st
   Sha256 digest;
   digest.update(std::as_bytes(std::span(own)));
   report.weights_sha256 = digest.finish();
+  if (!options.weights.empty()) write_weights(options.weights, model);
   report.sample = generate(model, corpus.vocabulary, options.preset.context, sample_length, options.seed);
   if (options.verify) report.weights_differing = verify(options, corpus, weights_of_ranks);
   print(options, report);
@@ -152,7 +188,7 @@ int train_parallel(const Options& options, const Corpus& corpus) {
   how.notice = [](const std::string& text) { std::cerr << "train: " << text << std::endl; };
   auto world = tandem::join<Transport>(how);
   tandem::TrainerOptions recipe;
-  recipe.clip_norm = largest_gradient_norm;
+  recipe.clip_norm = largest_norm(options);
   tandem::Trainer<Gpt, Strategy, Transport> trainer{world, build_model(options, corpus), loss, adamw, recipe};
 
   const int rank = trainer.data().rank(), size = trainer.data().size();
@@ -163,13 +199,30 @@ int train_parallel(const Options& options, const Corpus& corpus) {
   };
   Report report;
   Progress progress(options.steps, tokens_per_step(options), rank == 0);
-  const auto step = [&](int index) {
-    set_learning_rate(trainer.template optimizer<torch::optim::AdamW>(), rate.at(index));
-    const auto [tokens, next] = training_batch(options, corpus, index, rank);
-    return trainer.step(tokens, next);
+  // With one batch to a step this is trainer.step(tokens, next).
+  const auto step = [&](int number) {
+    double sum = 0;
+    for (int index = 0; index < options.accumulate; ++index) {
+      const auto [tokens, next] = training_batch(options, corpus, number, index, rank);
+      const at::Tensor batch_loss = loss(trainer.forward(tokens), next);
+      const auto backward = [&] { trainer.backward(batch_loss / options.accumulate); };
+      if (index + 1 < options.accumulate) {
+        const auto here_alone = trainer.accumulate();
+        backward();
+      } else {
+        backward();
+      }
+      sum += batch_loss.template item<double>();
+    }
+    trainer.template optimizer<tandem::AdamW<>>().set_learning_rate(rate.at(number));
+    trainer.update();
+    return sum / options.accumulate;
   };
-  report.loss = run_steps(options.steps, progress, step, mean);
+  Losses losses = run_steps(options.steps, progress, step, mean);
   note_speed(options, progress, report);
+  tandem::all_reduce(world, std::span(losses.of_steps), tandem::Avg{});
+  report.loss = losses.shown;
+  report.losses = std::move(losses.of_steps);
 
   std::array<double, 2> held_out{};  // sum of losses, and of how many windows
   for (const auto& [tokens, next] : held_out_batches(options, corpus, rank, size)) {
@@ -200,22 +253,27 @@ int train_parallel(const Options& options, const Corpus& corpus) {
 int train_single(const Options& options, const Corpus& corpus) {
   Gpt model = build_model(options, corpus);
   const std::vector<at::Tensor> parameters = model.parameters();
-  torch::optim::AdamW optimizer = adamw(parameters);
+  PlainAdamW optimizer(parameters);
   const auto rate = learning_rate(options);
   Report report;
   Progress progress(options.steps, tokens_per_step(options), true);
-  const auto step = [&](int index) {
-    set_learning_rate(optimizer, rate.at(index));
-    const auto [tokens, next] = training_batch(options, corpus, index, 0);
-    optimizer.zero_grad();
-    const at::Tensor batch_loss = loss(model.forward(tokens), next);
-    batch_loss.backward();
-    clip(parameters);
-    optimizer.step();
-    return batch_loss.item<double>();
+  const auto step = [&](int number) {
+    double sum = 0;
+    model.zero_grad();
+    for (int index = 0; index < options.accumulate; ++index) {
+      const auto [tokens, next] = training_batch(options, corpus, number, index, 0);
+      const at::Tensor batch_loss = loss(model.forward(tokens), next);
+      (batch_loss / options.accumulate).backward();
+      sum += batch_loss.item<double>();
+    }
+    if (largest_norm(options)) clip(parameters, options.clip);
+    optimizer.step(rate.at(number));
+    return sum / options.accumulate;
   };
-  report.loss = run_steps(options.steps, progress, step, [](double value) { return value; });
+  Losses losses = run_steps(options.steps, progress, step, [](double value) { return value; });
   note_speed(options, progress, report);
+  report.loss = losses.shown;
+  report.losses = std::move(losses.of_steps);
 
   const torch::NoGradGuard no_grad;
   double sum = 0;

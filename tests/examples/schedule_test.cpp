@@ -27,6 +27,12 @@ TEST_CASE("windows follow from seed, step, rank and row, and from each of them")
   CHECK(gpt::window_start(1, 2, 3, 4, 1) == 0);
 }
 
+TEST_CASE("batches are numbered through, also beyond what an int holds") {
+  CHECK(gpt::batch_number(7, 1, 0) == 7);
+  CHECK(gpt::batch_number(7, 4, 3) == 31);
+  CHECK(gpt::batch_number(999'999'999, 1'000'000, 999'999) == 999'999'999'999'999);
+}
+
 TEST_CASE("windows cover a text evenly") {
   std::vector<int> hits(10);
   for (int step = 0; step < 10000; ++step) ++hits[gpt::window_start(1, step, 0, 0, 1000) / 100];

@@ -83,10 +83,13 @@ def early_refusals(place, folder):
     """What cannot be is said before anything is downloaded or built."""
     for arguments, said in ((["--frobnicate"], "unknown option --frobnicate"), (["more"], "unknown option more"),
                             (["--ranks"], "--ranks needs a value"), (["--data", "missing"], "cannot read the file missing"),
-                            (["--data", str(folder)], "cannot read the file")):
+                            (["--data", str(folder)], "cannot read the file"),
+                            (["--weights"], "--weights needs a value"),
+                            (["--accumulate", "x"], "--accumulate is x, but must be a whole number")):
         output, error = place.train(*arguments, expected=2)
         assert said in error and len(error.splitlines()) == 1 and not output, (arguments, output, error)
-    assert "--verify" in place.train("--help")[0]
+    text = place.train("--help")[0]
+    assert "--accumulate" in text and text.splitlines()[-1].startswith("Exit status: 0;"), text
     assert place.calls() == []
 
 

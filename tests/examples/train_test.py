@@ -3,13 +3,16 @@
 
 Every run has a time limit; nothing it starts may outlive it, and nothing may appear in /dev/shm.
 """
+import hashlib
 import json
+import math
 import os
 import pathlib
 import pty
 import random
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -17,8 +20,9 @@ import time
 
 PROGRAM = sys.argv[1]
 LIMIT = 120  # seconds, for a run that takes two when the machine is idle
-KEYS = ["ranks", "strategy", "transport", "preset", "steps", "parameters", "loss", "heldout_loss", "seconds",
-        "tokens_per_second", "bytes_predicted", "bytes_measured", "weights_differing", "weights_sha256", "sample"]
+KEYS = ["ranks", "strategy", "transport", "preset", "steps", "accumulate", "clip", "parameters", "loss",
+        "heldout_loss", "seconds", "tokens_per_second", "bytes_predicted", "bytes_measured", "weights_differing",
+        "losses", "weights_sha256", "sample"]
 
 
 def environment(**more):
@@ -55,6 +59,8 @@ def check_results(results, **expected):
     assert len(results["sample"]) == 300, results
     assert re.fullmatch("[0-9a-f]{64}", results["weights_sha256"]), results
     assert 0 < results["loss"] < 5 and 0 < results["heldout_loss"] < 5, results
+    assert len(results["losses"]) == results["steps"], results
+    assert all(0 < loss < 5 for loss in results["losses"]), results
     assert results["tokens_per_second"] > 0 and results["seconds"] > 0, results
 
 
@@ -108,6 +114,52 @@ def zero(folder):
     refused = subprocess.run([PROGRAM, "--data", some_text(folder), "--strategy", "zero3", "--transport", "tcp"],
                              capture_output=True, text=True, timeout=LIMIT, env=environment())
     assert refused.returncode == 2 and "use --transport shm, or zero2" in refused.stderr, refused
+
+
+def accumulate(folder):
+    """Micro-batches and clipping change the weights, and to those of the emulation; sharded they are the same."""
+    several, seen = ["--accumulate", 3], []
+    for options in ([], several, [*several, "--clip", 0.1], [*several, "--clip", 1000], [*several, "--clip", 0]):
+        _, results = run(folder, "--preset", "tiny", "--ranks", 3, "--steps", 5, "--verify", *options)
+        check_results(results, ranks=3, weights_differing=0, accumulate=3 if options else 1,
+                      clip=options[3] if len(options) > 2 else 1)
+        assert math.isclose(results["loss"], results["losses"][-1], rel_tol=1e-12), results
+        seen.append(results["weights_sha256"])
+    assert len(set(seen[:3])) == 3, seen
+    assert seen[4] == seen[3] != seen[2], seen  # 0 does not clip to 0
+    _, sharded = run(folder, "--preset", "tiny", "--ranks", 3, "--steps", 5, "--strategy", "zero2", *options)
+    assert sharded["weights_sha256"] == results["weights_sha256"], (sharded, results)
+    assert sharded["losses"] == results["losses"], (sharded, results)
+    _, alone = run(folder, "--preset", "tiny", "--strategy", "single", "--steps", 5, "--verify", "--accumulate", 3,
+                   "--clip", 0.1)
+    check_results(alone, ranks=1, strategy="single", weights_differing=0)
+
+
+def weights(folder):
+    """The file has the weights of the run under their names, is replaced as a whole, and leaves nothing beside it."""
+    path = folder / "trained.safetensors"
+    path.write_text("what was there")
+    for strategy in ("ddp", "zero3", "single"):
+        arguments = ["--preset", "tiny", "--steps", 3, "--strategy", strategy, "--weights", path]
+        _, results = run(folder, *arguments, *([] if strategy == "single" else ["--ranks", 2]))
+        content = path.read_bytes()
+        length = struct.unpack("<Q", content[:8])[0]
+        assert length % 8 == 0, length
+        header, data = json.loads(content[8:8 + length]), content[8 + length:]
+        assert hashlib.sha256(data).hexdigest() == results["weights_sha256"], results
+        assert len(data) == 4 * results["parameters"], results
+        end = 0
+        for name, entry in header.items():
+            begin, stop = entry["data_offsets"]
+            assert entry["dtype"] == "F32" and begin == end, (name, entry)
+            assert stop - begin == 4 * math.prod(entry["shape"]), (name, entry)
+            end = stop
+        assert end == len(data), header
+        names = list(header)
+        assert names[0] == "embeddings.token.weight" and names[-1] == "head.logits.weight", names
+        assert header["block1.narrow.weight"]["shape"] == [32, 128], header
+        assert len(names) == 2 + 2 * 12 + 3, names
+    assert sorted(file.name for file in folder.iterdir()) == ["results.json", "some text.txt", path.name], folder
 
 
 def seeds(folder):
@@ -192,6 +244,12 @@ def refusals(folder):
         (["--data", data, "--steps", "1.5"], "--steps: 1.5 is not a whole number"),
         (["--data", data, "--seed", "-1"], "--seed: -1 is not a whole number from 0"),
         (["--data", data, "--json", folder / "missing/results.json"], "cannot write to the file"),
+        (["--data", data, "--accumulate", "0"], "--accumulate: 0 is not a whole number from 1"),
+        *((["--data", data, "--clip", text], f"--clip: {text} is not a number from 0")
+          for text in ("-1", "nan", "inf", "1e999", "0.5x", "much")),
+        (["--data", data, "--weights", folder / "missing/weights"], "cannot write to the file"),
+        (["--data", data, "--weights", folder], "is not a regular file"),
+        (["--data", data, "--weights", "/dev/null"], "is not a regular file"),
     ]
     for arguments, said in cases:
         done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=20, env=environment())
