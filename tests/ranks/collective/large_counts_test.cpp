@@ -13,7 +13,11 @@
 #include "support/worlds.hpp"
 #include "tandem/collective/all_gather.hpp"
 #include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/all_to_all.hpp"
 #include "tandem/collective/broadcast.hpp"
+#include "tandem/collective/gather.hpp"
+#include "tandem/collective/reduce_scatter.hpp"
+#include "tandem/collective/scatter.hpp"
 #include "tandem/collective/send_recv.hpp"
 
 using namespace tandem;
@@ -100,6 +104,47 @@ void collectives(World& world, std::span<std::uint8_t> data) {
   }
 }
 
+/// The verbs by counts, in place, where rank 0's run alone has more than 2^31 elements.
+void by_counts(World& world, std::span<std::uint8_t> data) {
+  const auto rank = static_cast<unsigned>(world.rank());
+  const std::vector<std::size_t> counts{count - 7, 7};
+  const Range runs[] = {{0, count - 7}, {count - 7, count}};
+  const Range own = runs[rank];
+  const std::span<std::uint8_t> run = data.subspan(own.begin, own.size());
+  const Expected mine{0, count, 1, rank};
+
+  mine.write(data);
+  reduce_scatter_v(world, std::span<const std::uint8_t>(data), run, counts, Sum{});
+  CHECK(Expected{own.begin, own.end, 2, 1}.differing_blocks(data) == 0);
+
+  mine.write(data);
+  all_gather_v(world, std::span<const std::uint8_t>(run), data, counts);
+  for (unsigned member : {0U, 1U}) {
+    CHECK(Expected{runs[member].begin, runs[member].end, 1, member}.differing_blocks(data) == 0);
+  }
+
+  mine.write(data);
+  if (rank == 0)
+    gather_v(world, std::span<const std::uint8_t>(run), std::span<std::uint8_t>(), counts, 1);
+  else
+    gather_v(world, std::span<const std::uint8_t>(run), data, counts, 1);
+  if (rank == 1) {
+    for (unsigned member : {0U, 1U}) {
+      CHECK(Expected{runs[member].begin, runs[member].end, 1, member}.differing_blocks(data) == 0);
+    }
+  }
+
+  mine.write(data);
+  scatter_v(world, rank == 1 ? std::span<const std::uint8_t>(data) : std::span<const std::uint8_t>(), run, counts, 1);
+  CHECK(Expected{own.begin, own.end, 1, 1}.differing_blocks(data) == 0);
+
+  mine.write(data);
+  const std::vector<std::size_t> exchanged =
+      rank == 0 ? std::vector<std::size_t>{0, count} : std::vector<std::size_t>{count, 0};
+  all_to_all_v(world, std::span<const std::uint8_t>(data), exchanged, data, exchanged);
+  CHECK(Expected{0, count, 1, 1 - rank}.differing_blocks(data) == 0);
+}
+
 constexpr auto limit = std::chrono::seconds(280);
 
 void collectives_on_private_buffers(bool fetched) {
@@ -110,6 +155,7 @@ void collectives_on_private_buffers(bool fetched) {
         CHECK(world.protocol().buffers().reads_others() == fetched);
         std::vector<std::uint8_t> data(count);
         collectives(world, data);
+        by_counts(world, data);
       },
       limit);
 }
@@ -152,6 +198,7 @@ TEST_CASE("C035: collectives on more than 2^31 elements of the arena") {
         World world = join<TestTransport>();
         ArenaArray<std::uint8_t> data(world.arena(), count);
         collectives(world, {data.data(), data.size()});
+        by_counts(world, {data.data(), data.size()});
       },
       limit);
 }
