@@ -24,14 +24,16 @@ namespace tandem {
 /// Thread-safe. Whoever holds the arena keeps the memory mapped, also after the communicator is gone.
 class Arena {
  public:
-  /// Pages of a range are made real through `reserve`; `detach` makes a span private, keeping the given ranges.
+  /// Pages of a range are made real through `reserve`, and go to the system through `give_back`; `detach` makes a span
+  /// private, keeping the given ranges.
   Arena(std::byte* base, Range heap, std::function<void(Range)> reserve,
-        std::function<bool(Range, const std::vector<Range>&)> detach)
+        std::function<bool(Range, const std::vector<Range>&)> detach, std::function<void(Range)> give_back)
       : base_(base),
         heap_(heap),
         extents_(heap, line_pair_bytes),
         reserve_(std::move(reserve)),
-        detach_(std::move(detach)) {
+        detach_(std::move(detach)),
+        give_back_(std::move(give_back)) {
     reserved_.store(heap.begin, std::memory_order_relaxed);
   }
   Arena(const Arena&) = delete;
@@ -47,16 +49,18 @@ class Arena {
                                          " has no room for another " + format_bytes(bytes) +
                                          "; pass a larger JoinOptions::arena_bytes");
     }
-    const std::size_t reserved = reserved_.load(std::memory_order_relaxed);
-    if (range->end > reserved) {
-      // Few large steps: every step is a system call, and pages are zeroed by the kernel in it.
-      const std::size_t end = std::min(heap_.end, round_up(std::max(range->end, reserved + growth), page_bytes));
-      try {
-        grow(reserved, end, range->end);
-      } catch (...) {
-        extents_.give(range->begin);
-        throw;
+    try {
+      const std::size_t reserved = reserved_.load(std::memory_order_relaxed);
+      if (range->end > reserved) {
+        if (detached_.load(std::memory_order_relaxed)) {
+          throw Error(ErrorKind::poisoned, "tandem: the arena was given up after a failure; join again for a new one");
+        }
+        reserved_.store(make_real(reserved, range->end, heap_.end), std::memory_order_relaxed);
       }
+      fill_holes(*range);
+    } catch (...) {
+      extents_.give(range->begin);
+      throw;
     }
     return base_ + range->begin;
   }
@@ -66,6 +70,20 @@ class Arena {
     if (pointer == nullptr) return;
     const std::lock_guard lock(mutex_);
     extents_.give(static_cast<std::size_t>(static_cast<std::byte*>(pointer) - base_));
+  }
+
+  /// Gives pages in which nothing lies back to the system: for once a large need is over that does not come back. What
+  /// is allocated there later takes pages anew, with the costs of a first use.
+  void trim() {
+    const std::lock_guard lock(mutex_);
+    if (detached_.load(std::memory_order_relaxed)) return;
+    std::vector<Range> holes;
+    for (const Range& free : extents_.free_before(reserved_.load(std::memory_order_relaxed))) {
+      const Range pages{round_up(free.begin, page_bytes), free.end / page_bytes * page_bytes};
+      if (pages.begin < pages.end) holes.push_back(pages);
+    }
+    holes_ = std::move(holes);  // the old ones are free, so they are in it
+    for (const Range& hole : holes_) give_back_(hole);
   }
 
   /// The addresses out of which allocate() serves; most of them are not real yet.
@@ -105,10 +123,10 @@ class Arena {
  private:
   static constexpr std::size_t growth = 8U << 20;
 
-  void grow(std::size_t from, std::size_t to, std::size_t least) {
-    if (detached_.load(std::memory_order_relaxed)) {
-      throw Error(ErrorKind::poisoned, "tandem: the arena was given up after a failure; join again for a new one");
-    }
+  /// From `from` at least to `least`; where it ended, at most `limit`. Few large steps: every step is a system call,
+  /// and pages are zeroed by the kernel in it.
+  std::size_t make_real(std::size_t from, std::size_t least, std::size_t limit) {
+    std::size_t to = std::min(limit, round_up(std::max(least, from + growth), page_bytes));
     try {
       reserve_({from, to});
     } catch (const Error&) {
@@ -116,7 +134,25 @@ class Arena {
       to = least;  // a large step failed; perhaps the exact need still fits
       reserve_({from, to});
     }
-    reserved_.store(to, std::memory_order_relaxed);
+    return to;
+  }
+  /// Makes real what trim() gave away of `range`. After a failure the memory is private, and real as it is touched.
+  void fill_holes(Range range) {
+    if (detached_.load(std::memory_order_relaxed)) return;
+    for (std::size_t i = 0; i < holes_.size();) {
+      const Range hole = holes_[i];
+      const Range part = intersect(hole, {range.begin / page_bytes * page_bytes, round_up(range.end, page_bytes)});
+      if (part.empty()) {
+        ++i;
+        continue;
+      }
+      holes_.reserve(holes_.size() + 1);  // so that nothing below throws once pages are there
+      const std::size_t end = make_real(part.begin, part.end, hole.end);
+      holes_.erase(holes_.begin() + static_cast<std::ptrdiff_t>(i));
+      if (hole.begin < part.begin)
+        holes_.insert(holes_.begin() + static_cast<std::ptrdiff_t>(i++), {hole.begin, part.begin});
+      if (end < hole.end) holes_.insert(holes_.begin() + static_cast<std::ptrdiff_t>(i++), {end, hole.end});
+    }
   }
 
   std::byte* base_;
@@ -125,6 +161,8 @@ class Arena {
   detail::Extents extents_;
   std::function<void(Range)> reserve_;
   std::function<bool(Range, const std::vector<Range>&)> detach_;
+  std::function<void(Range)> give_back_;
+  std::vector<Range> holes_;  // free, whole pages, and not real
   std::atomic<std::size_t> reserved_;
   std::atomic<bool> detached_{false};
 };

@@ -27,7 +27,8 @@ class HostMemory {
             endpoint_->window(endpoint_->rank()), endpoint_->heap(),
             // The arena outlives communicators while tensors lie in it, so it keeps the endpoint's mapping alive.
             [keep = endpoint_](Range range) { keep->reserve(range); },
-            [keep = endpoint_](Range span, const std::vector<Range>& kept) { return keep->detach_heap(span, kept); })),
+            [keep = endpoint_](Range span, const std::vector<Range>& kept) { return keep->detach_heap(span, kept); },
+            [keep = endpoint_](Range range) { keep->give_back(range); })),
         blocks_(endpoint_->control(), line_pair_bytes) {}
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;

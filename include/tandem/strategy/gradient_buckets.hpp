@@ -204,7 +204,11 @@ class GradientBuckets {
       if (!use_.anywhere(kept.index)) buckets_.view_of(kept.index).copy_(kept.value);
     }
     ++reductions_;
-    if (!rebuilt_ && !arrival_.empty()) share_arrival();
+    if (!rebuilt_ && !arrival_.empty()) {
+      share_arrival();
+      // Where its memory is gone, the one bucket of all gradients was needed in the first steps only.
+      if constexpr (!Reduction::whole) comm_.arena()->trim();
+    }
   }
   /// Is it yet to be found out in this backward what it reaches?
   bool searches() const noexcept { return graph_ == Graph::changing || (graph_ == Graph::fixed && reductions_ == 0); }

@@ -86,6 +86,7 @@ concept ControlTransport = Transport<T> &&
   { view.heap() } -> std::same_as<Range>;    // what users ask for; only of the own window where windows are not shared
   { view.crowded() } -> std::same_as<bool>;  // do ranks outnumber processors? The same answer on all ranks
   endpoint.reserve(range);                   // pages of the own window, before first use
+  endpoint.give_back(range);                 // pages of the own heap that nobody uses; to be reserved again
   endpoint.publish(peers, changed);
   endpoint.publish(peers, changed, Channel::point_to_point);  // what has no order with what goes by the other channel
   endpoint.deliver(

@@ -163,6 +163,7 @@ class ShmRing {
   Range heap() const noexcept { return layout_.heap; }
   bool crowded() const noexcept { return size_ > processors_; }
   void reserve(Range range) { windows_[static_cast<std::size_t>(rank_)]->reserve(range); }
+  void give_back(Range range) noexcept { windows_[static_cast<std::size_t>(rank_)]->give_back(range); }
   bool detach_heap(Range span, const std::vector<Range>& kept) noexcept {
     // Ranks that are threads share all their memory anyway; there is nothing to keep a straggler out of.
     return in_process_ || windows_[static_cast<std::size_t>(rank_)]->make_private(span, kept);

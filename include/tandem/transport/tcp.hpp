@@ -4,6 +4,7 @@
 #pragma once
 
 #include <poll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -96,7 +97,8 @@ class Tcp {
   Range control() const noexcept { return {0, control_bytes}; }
   Range heap() const noexcept { return {control_bytes, control_bytes + heap_bytes_}; }
   bool crowded() const noexcept { return crowded_; }
-  void reserve(Range) noexcept {}                                               // private memory is real enough
+  void reserve(Range) noexcept {}  // private memory is real enough
+  void give_back(Range range) noexcept { ::madvise(own_.get() + range.begin, range.size(), MADV_DONTNEED); }
   bool detach_heap(Range, const std::vector<Range>&) noexcept { return true; }  // nobody else reaches it
   /// By `channel`, behind what was sent there; one place of the memory always by the same.
   void publish(std::span<const int> peers, std::span<const std::byte> changed,

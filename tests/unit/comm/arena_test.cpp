@@ -21,6 +21,7 @@ struct Host {
   std::size_t limit = bytes;
   std::vector<Range> reserved{};
   std::vector<Range> kept{};
+  std::vector<Range> given{};
   int detached = 0;
   Arena arena{memory.get(),
               {page_bytes, bytes},
@@ -32,7 +33,8 @@ struct Host {
                 ++detached;
                 kept = ranges;
                 return true;
-              }};
+              },
+              [this](Range range) { given.push_back(range); }};
   ~Host() { ::operator delete[](memory.release(), std::align_val_t{page_bytes}); }
 };
 
@@ -98,6 +100,71 @@ TEST_CASE("after a failure nothing in the arena is registered, its memory stays,
   CHECK_THROWS_AS(host.arena.allocate(std::size_t{9} << 20), Error);
   host.arena.release(first);
   host.arena.release(second);
+}
+
+TEST_CASE("trimmed, the arena gives whole free pages back, and makes them real again before it serves them") {
+  constexpr std::size_t megabyte = std::size_t{1} << 20;
+  Host host;
+  void* const low = host.arena.allocate(100);
+  void* const large = host.arena.allocate(20 * megabyte);
+  void* const high = host.arena.allocate(100 + page_bytes);
+  const auto place = [&host](void* memory) {
+    return static_cast<std::size_t>(static_cast<std::byte*>(memory) - host.memory.get());
+  };
+  const std::size_t large_begin = place(large);
+  const std::size_t large_end = large_begin + 20 * megabyte;
+  host.arena.release(large);
+  host.reserved.clear();
+  host.arena.trim();
+  REQUIRE(!host.given.empty());
+  std::size_t whole = 0;
+  for (const Range& range : host.given) {
+    CHECK(range.begin % page_bytes == 0);
+    CHECK(range.end % page_bytes == 0);
+    CHECK(intersect(range, {place(low), place(low) + 100}).empty());
+    CHECK(intersect(range, {place(high), place(high) + 100 + page_bytes}).empty());
+    whole += intersect(range, {large_begin, large_end}).size();
+  }
+  CHECK(whole == 20 * megabyte);
+  CHECK(host.reserved.empty());
+
+  // In the hole: what is used is made real, in steps; what is not used stays away.
+  void* const again = host.arena.allocate(9 * megabyte);
+  const Range used{place(again), place(again) + 9 * megabyte};
+  REQUIRE(host.reserved.size() == 1);
+  CHECK(intersect(host.reserved[0], used) == used);
+  CHECK(host.reserved[0].size() < 10 * megabyte);
+  for (int i = 0; i < 100; ++i) host.arena.allocate(page_bytes);
+  CHECK(host.reserved.size() <= 3);
+  for (const Range& one : host.reserved) {
+    for (const Range& other : host.reserved) CHECK((&one == &other || intersect(one, other).empty()));
+  }
+
+  // Given away a second time, and refused: nothing is lost, and later it is had.
+  host.arena.release(again);
+  host.arena.trim();
+  host.limit = used.begin;
+  CHECK_THROWS_AS(host.arena.allocate(9 * megabyte), Error);
+  host.limit = Host::bytes;
+  host.reserved.clear();
+  void* const last = host.arena.allocate(9 * megabyte);
+  const Range wanted{place(last), place(last) + 9 * megabyte};
+  std::size_t real = 0;
+  for (const Range& range : host.reserved) real += intersect(range, wanted).size();
+  CHECK(real == 9 * megabyte);
+}
+
+TEST_CASE("after a failure the arena keeps its pages, and needs none of those it gave back") {
+  Host host;
+  host.arena.release(host.arena.allocate(std::size_t{4} << 20));
+  host.arena.trim();
+  const std::size_t given = host.given.size();
+  host.arena.detach();
+  host.arena.trim();
+  CHECK(host.given.size() == given);
+  host.reserved.clear();
+  CHECK(host.arena.allocate(std::size_t{4} << 20) != nullptr);
+  CHECK(host.reserved.empty());
 }
 
 TEST_CASE("several threads use the arena") {

@@ -76,3 +76,16 @@ TEST_CASE("extents stay disjoint through random use and are whole again at the e
   CHECK(extents.used().empty());
   CHECK(*extents.take(space, 128) == Range{0, space});
 }
+
+TEST_CASE("extents tell what is free before a limit") {
+  Extents extents({0, 4096}, 128);
+  const auto low = extents.take(256, 128);
+  const auto middle = extents.take(512, 128);
+  const auto high = extents.take(128, 128);
+  REQUIRE((low && middle && high));
+  REQUIRE(extents.give(middle->begin));
+  CHECK(extents.free_before(4096) == std::vector<Range>{*middle, {high->end, 4096}});
+  CHECK(extents.free_before(high->end + 128) == std::vector<Range>{*middle, {high->end, high->end + 128}});
+  CHECK(extents.free_before(middle->begin + 100) == std::vector<Range>{{middle->begin, middle->begin + 100}});
+  CHECK(extents.free_before(middle->begin).empty());
+}

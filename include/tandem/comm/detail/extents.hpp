@@ -3,6 +3,7 @@
 // serves shared windows whose content peers may be reading. Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <optional>
@@ -67,6 +68,14 @@ class Extents {
   std::vector<Range> used() const {
     std::vector<Range> all;
     for (const auto& [begin, end] : used_) all.push_back({begin, end});
+    return all;
+  }
+  /// Free ranges before `limit`, ascending.
+  std::vector<Range> free_before(std::size_t limit) const {
+    std::vector<Range> all;
+    for (const auto& [begin, end] : free_) {
+      if (begin < limit) all.push_back({begin, std::min(end, limit)});
+    }
     return all;
   }
 

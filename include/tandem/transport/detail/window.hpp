@@ -97,6 +97,13 @@ class Window {
     }
   }
 
+  /// The pages of `range` go to the system for every process that maps them, as far as it takes them; reading there
+  /// gives zeros. Until the next reserve() a touch can fail.
+  void give_back(Range range) noexcept {
+    ::fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(range.begin),
+                static_cast<off_t>(range.size()));
+  }
+
   /// Puts private pages with the same content where the shared ones of `span` are, leaving `kept` ranges' bytes
   /// intact: whoever still maps the memfd can no longer reach what this process uses. Page-aligned span.
   /// Costs a copy of the kept bytes. Returns false when memory is too short for it; nothing is changed then.
