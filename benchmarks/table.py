@@ -13,8 +13,11 @@ import time
 
 COLLECTIVE_KEYS = ["peer", "transport", "verb", "dtype", "ranks", "bytes", "registered", "median_us", "p99_us",
                    "algbw_gbs", "busbw_gbs", "bound_percent", "wrong", "ratio"]
-STEP_KEYS = ["peer", "model", "parameters", "batch", "ranks", "median_ms", "p99_ms", "exposed_ms", "ratio",
-             "weights_differing"]
+STEP_KEYS = ["mode", "model", "parameters", "batch", "ranks", "median_ms", "p99_ms", "exposed_ms", "exposed_share",
+             "rate", "weights_differing"]
+MEMORY_KEYS = ["mode", "parameters", "ranks", "parameter_bytes", "gradient_bytes", "optimizer_bytes", "bucket_bytes",
+               "predicted_bytes", "measured_bytes", "anonymous_bytes", "shared_bytes", "malloc_bytes", "peak_bytes",
+               "first_peak_bytes"]
 
 
 def size(count):
@@ -78,20 +81,53 @@ def collectives(rows):
     return parts
 
 
+def mode_name(mode):
+    """"zero2-shared" as people write it."""
+    strategy, _, how = mode.partition("-")
+    if strategy == "c10d":
+        return "c10d + gloo"
+    name = strategy if strategy == "alone" else "`Ddp<>`" if strategy == "ddp" else f"`Zero<{strategy[-1]}>`"
+    return name + {"shared": ", shared", "tcp": ", Tcp"}.get(how, "")
+
+
 def steps(rows):
-    find = {(row["model"], row["batch"], row["ranks"], row["peer"]): row for row in rows}
-    lines = []
-    for (model, batch, ranks, peer), own in find.items():
-        if peer != "tandem":
-            continue
-        other = find.get((model, batch, ranks, "c10d"))
-        alone = find.get((model, batch, ranks, "alone"))
-        lines.append([model, f"{own['parameters']:,}", str(batch), str(ranks), number(own["median_ms"]),
-                      number(other["median_ms"]), number(alone["median_ms"]), number(other["ratio"]),
-                      str(own["weights_differing"])])
-    head = ["model", "parameters", "batch per rank", "ranks", "tandem, ms", "c10d + gloo, ms", "no communication, ms",
-            "c10d / tandem", "weights differing"]
-    return [table(head, lines)] if lines else []
+    """One table per (model, batch, ranks): a line per mode."""
+    groups = {}
+    for row in rows:
+        groups.setdefault((row["model"], row["parameters"], row["batch"], row["ranks"]), []).append(row)
+    head = ["mode", "median, ms", "p99, ms", "exposed, ms", "% of c10d's exposed", "x c10d's rate", "weights differing"]
+    parts = []
+    for (model, parameters, batch, ranks), group in groups.items():
+        lines = []
+        for row in group:
+            share = row["exposed_share"]
+            lines.append([mode_name(row["mode"]), number(row["median_ms"]), number(row["p99_ms"]),
+                          f"{row['exposed_ms']:.2f}", "-" if share is None else f"{100 * share:.0f}",
+                          number(row["rate"]), "-" if row["mode"] == "alone" else str(row["weights_differing"])])
+        parts.append(f"**{model}, {parameters:,} parameters, batch {batch} per rank, {ranks} ranks**\n\n"
+                     f"{table(head, lines)}")
+    return parts
+
+
+def memory(rows):
+    """One table per (parameters, ranks): a line per mode, all in bytes per parameter and rank."""
+    groups = {}
+    for row in rows:
+        groups.setdefault((row["parameters"], row["ranks"]), []).append(row)
+    head = ["mode", "parameters", "gradients", "optimizer", "buckets under way", "predicted", "measured", "off, %",
+            "free in malloc", "most in the first backward", "most in a later one"]
+    parts = []
+    for (parameters, ranks), group in groups.items():
+        lines = []
+        for row in group:
+            each = {key: f"{row[key] / parameters:.2f}" for key in MEMORY_KEYS if key.endswith("_bytes")}
+            lines.append([mode_name(row["mode"]), each["parameter_bytes"], each["gradient_bytes"],
+                          each["optimizer_bytes"], each["bucket_bytes"], each["predicted_bytes"],
+                          each["measured_bytes"], f"{100 * (row['measured_bytes'] / row['predicted_bytes'] - 1):+.1f}",
+                          each["malloc_bytes"], each["first_peak_bytes"], each["peak_bytes"]])
+        parts.append(f"**{parameters:,} parameters, {ranks} ranks, bytes per parameter and rank**\n\n"
+                     f"{table(head, lines)}")
+    return parts
 
 
 def summary(rows):
@@ -169,7 +205,7 @@ def main():
     parser.add_argument("--circumstances", help="file whose text goes below the tables")
     parser.add_argument("--into", action="append", default=[], metavar="PAGE",
                         help="put the tables into this page, between its <!-- begin NAME --> and <!-- end NAME -->: "
-                             "summary, all_reduce, verbs, tcp, step")
+                             "summary, all_reduce, verbs, tcp, step, memory")
     parser.add_argument("--check", action="store_true", help="only check keys and results; for tests")
     parser.add_argument("--describe", action="store_true", help="only print the circumstances")
     parser.add_argument("--compiler", default="g++")
@@ -189,7 +225,7 @@ def main():
         print("table: no rows", file=sys.stderr)
         return 2
     for row in rows:
-        if list(row) not in (COLLECTIVE_KEYS, STEP_KEYS):
+        if list(row) not in (COLLECTIVE_KEYS, STEP_KEYS, MEMORY_KEYS):
             print(f"table: a row has other keys: {list(row)}", file=sys.stderr)
             return 2
     bad = [row for row in rows if row.get("wrong", 0) or row.get("weights_differing", 0)]
@@ -208,13 +244,15 @@ def main():
                   "all_reduce": collectives([row for row in shm if row["verb"] == "all_reduce"]),
                   "verbs": collectives([row for row in shm if row["verb"] != "all_reduce"]),
                   "tcp": collectives([row for row in calls if row["transport"] == "tcp"]),
-                  "step": steps([row for row in rows if "model" in row])}
+                  "step": steps([row for row in rows if "model" in row]),
+                  "memory": memory([row for row in rows if "measured_bytes" in row])}
         for page in arguments.into:
             done = [name for name, parts in tables.items()
                     if parts and replace_in(page, name, "\n\n".join(parts + notes))]
             print(f"{page}: {', '.join(done) or 'nothing'} replaced")
         return 0
-    parts = collectives(calls) + steps([row for row in rows if "model" in row]) + notes
+    parts = collectives(calls) + steps([row for row in rows if "model" in row])
+    parts += memory([row for row in rows if "measured_bytes" in row]) + notes
     print("\n\n".join(parts))
     return 0
 

@@ -101,9 +101,30 @@ def check_step(rows, ranks, _):
     for row in rows:
         assert list(row) == table.STEP_KEYS, f"keys are {list(row)}"
         assert row["ranks"] == ranks and row["weights_differing"] == 0, f"weights differ: {row}"
-        assert 0 < row["median_ms"] <= row["p99_ms"] and row["ratio"] > 0, f"times: {row}"
-        cases.setdefault(row["model"], set()).add(row["peer"])
-    assert cases and all(peers == {"tandem", "c10d", "alone"} for peers in cases.values()), f"peers are {cases}"
+        assert 0 < row["median_ms"] <= row["p99_ms"] and row["rate"] > 0, f"times: {row}"
+        cases.setdefault(row["model"], []).append(row)
+    expected = {"ddp", "zero1", "zero1-shared", "zero2", "zero2-shared", "zero3", "ddp-tcp", "zero2-tcp"}
+    expected |= {"c10d", "alone"}
+    assert cases, "no rows"
+    for model, group in cases.items():
+        times = {row["mode"]: row["median_ms"] for row in group}
+        assert set(times) == expected, f"modes of {model} are {sorted(times)}"
+        for row in group:
+            exposed = row["median_ms"] - times["alone"]
+            assert abs(row["exposed_ms"] - exposed) < 1e-9, f"exposed: {row}"
+            assert (row["exposed_share"] is None) == (times["c10d"] <= times["alone"]), f"share: {row}"
+
+
+def check_memory(rows, ranks, _):
+    assert {row["mode"] for row in rows} == {"zero2", "zero3", "c10d", "alone"}, "modes that were asked for"
+    for row in rows:
+        assert list(row) == table.MEMORY_KEYS, f"keys are {list(row)}"
+        parts = sum(row[f"{part}_bytes"] for part in ("parameter", "gradient", "optimizer", "bucket"))
+        assert row["ranks"] == ranks and abs(parts - row["predicted_bytes"]) < 1, f"parts: {row}"
+        # 8 MB of other things; what step 1 needs and later ones do not would be 40 MB.
+        off = abs(row["measured_bytes"] - row["predicted_bytes"])
+        assert off < 0.05 * row["predicted_bytes"] + (8 << 20), f"measured is not what is predicted: {row}"
+        assert min(row["peak_bytes"], row["first_peak_bytes"]) > row["parameter_bytes"], f"peaks: {row}"
 
 
 def main():
@@ -115,7 +136,8 @@ def main():
             # Another dtype at 3 ranks: each side of the harness once, in half the time.
             dtype = ["--dtypes", "bfloat16" if ranks == 3 else "float32"] if collectives else []
             rows = rows_of(program, ranks, options + dtype, folder)
-            (check_collectives if collectives else check_step)(rows, ranks, mpis)
+            check = check_collectives if collectives else check_memory if "--memory" in options else check_step
+            check(rows, ranks, mpis)
             path = os.path.join(folder, f"rows{ranks}.json")
             made = subprocess.run([sys.executable, table.__file__, path], check=True, capture_output=True, text=True).stdout
             assert made.count("|") > 20, "no table came out"

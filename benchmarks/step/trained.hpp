@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// A mode that is one of tandem's Trainers. Compiled once for each strategy and transport.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "step/mode.hpp"
+#include "tandem/comm/communicator.hpp"
+#include "tandem/core/dtype.hpp"
+#include "tandem/tensor/bucket.hpp"
+#include "tandem/trainer/trainer.hpp"
+
+namespace tandem::bench {
+
+template <class Strategy, class T>
+class Trained final : public Mode {
+ public:
+  Trained(Communicator<T>& world, const Job& job, Placement placement)
+      : trainer_(world, job.make(), job.loss,
+                 [&job](std::vector<at::Tensor> owned) { return job.optimizer(std::move(owned)); },
+                 {.placement = placement}) {}
+
+  void step(const Batch& batch) override { trainer_.step(batch.first, batch.second); }
+  std::vector<at::Tensor> parameters() const override { return trainer_.model().parameters(); }
+  std::size_t bucket_bytes(std::size_t parameter) const override {
+    std::size_t bytes = 0;
+    for (const Bucket& bucket : const_cast<Trained*>(this)->trainer_.engine().buckets()) {
+      const BucketLayout& layout = bucket.layout();
+      const bool next = std::find(layout.items.begin(), layout.items.end(), parameter) != layout.items.end();
+      if (next || bucket.has_memory()) bytes += layout.count * size_of(layout.dtype);
+    }
+    return bytes;
+  }
+
+ private:
+  Trainer<Net, Strategy, T> trainer_;
+};
+
+template <class Strategy, class T>
+std::unique_ptr<Mode> make_trained(Communicator<T>& world, const ModeInfo& which, const Job& job) {
+  return std::make_unique<Trained<Strategy, T>>(world, job, which.shared ? Placement::shared : Placement::apart);
+}
+
+}  // namespace tandem::bench
