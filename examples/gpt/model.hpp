@@ -103,13 +103,18 @@ class Gpt : public torch::nn::Module {
   }
 
   at::Tensor forward(const at::Tensor& tokens) {
-    at::Tensor x = embeddings_->forward(tokens);
-    for (const auto& block : blocks_) x = block->forward(x);
-    return head_->forward(x);
+    at::Tensor x = tokens;
+    visit_units([&x](auto& unit) { x = unit.forward(x); });
+    return x;
   }
 
-  /// The parts in the order in which data runs through them: where a strategy may cut.
-  std::vector<std::shared_ptr<torch::nn::Module>> units() const { return children(); }
+  /// Calls f for each part in the order in which data runs through them: where a strategy may cut.
+  template <class F>
+  void visit_units(F f) {
+    f(*embeddings_);
+    for (const auto& block : blocks_) f(*block);
+    f(*head_);
+  }
 
  private:
   std::shared_ptr<Embeddings> embeddings_;

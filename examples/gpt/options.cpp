@@ -141,10 +141,6 @@ std::variant<Options, std::string> parse(int argument_count, const char* const* 
   }
 
   options.strategy = static_cast<Strategy>(std::ranges::find(strategy_names, strategy) - strategy_names);
-  if (options.strategy == Strategy::zero3 && options.transport == "tcp") {
-    throw InputError(
-        "--strategy zero3 keeps one copy of the parameters in shared memory; use --transport shm, or zero2");
-  }
   options.ranks = checked_ranks(ranks, options.strategy, setting);
   options.preset = *std::ranges::find(presets, preset, [](const Preset& one) { return std::string(one.name); });
   options.clip = number_from_0("--clip", clip);

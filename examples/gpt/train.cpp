@@ -224,7 +224,8 @@ int train_parallel(const Options& options, const Corpus& corpus) {
   report.loss = losses.shown;
   report.losses = std::move(losses.of_steps);
 
-  std::array<double, 2> held_out{};  // sum of losses, and of how many windows
+  const auto whole = trainer.unshard();  // evaluating and saving are each rank's own affair
+  std::array<double, 2> held_out{};      // sum of losses, and of how many windows
   for (const auto& [tokens, next] : held_out_batches(options, corpus, rank, size)) {
     held_out[0] += trainer.evaluate(tokens, next) * static_cast<double>(tokens.size(0));
     held_out[1] += static_cast<double>(tokens.size(0));
@@ -305,7 +306,7 @@ int train(const Options& options, const Corpus& corpus) {
     case Strategy::zero2:
       return parallel(tandem::Zero<2>{});
     case Strategy::zero3:
-      return train_parallel<tandem::Zero<3>, tandem::ShmRing>(options, corpus);
+      return parallel(tandem::Zero<3>{});
   }
   return 1;
 }

@@ -27,6 +27,7 @@
 #include "tandem/reduce/functor.hpp"
 #include "tandem/strategy/ddp.hpp"
 #include "tandem/strategy/parameter_groups.hpp"
+#include "tandem/strategy/units.hpp"
 #include "tandem/strategy/zero.hpp"
 #include "tandem/tensor/adopt_allocator.hpp"
 #include "tandem/tensor/async.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One copy of the parameters for ranks that do not map each other's memory.
-// expect: tandem: this level of Zero keeps one copy of the parameters for all ranks
+// Sharded parameters for ranks that do not map each other's memory, of a model that is not cut.
+// expect: tandem: Zero<3> needs ranks that map each other's memory, or a model that is cut in units
 #include <memory>
 #include <string>
 #include <utility>

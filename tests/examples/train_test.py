@@ -104,16 +104,13 @@ def zero(folder):
     """However the state is sharded, the weights are those of plain data parallelism, and fewer bytes move."""
     _, ddp = run(folder, "--preset", "tiny", "--ranks", 3, "--steps", 8)
     moved = {}
-    for strategy, transport in (("zero1", "shm"), ("zero2", "shm"), ("zero3", "shm"), ("zero2", "tcp")):
+    for strategy, transport in (("zero1", "shm"), ("zero2", "shm"), ("zero3", "tcp"), ("zero3", "shm"), ("zero2", "tcp")):
         _, results = run(folder, "--preset", "tiny", "--ranks", 3, "--steps", 8, "--strategy", strategy,
                          "--transport", transport)
         check_results(results, ranks=3, strategy=strategy, transport=transport)
         assert results["weights_sha256"] == ddp["weights_sha256"], (results, ddp)
         moved[strategy] = results["bytes_measured"]
     assert moved["zero3"] < 0.7 * ddp["bytes_measured"], (moved, ddp)  # nothing is gathered
-    refused = subprocess.run([PROGRAM, "--data", some_text(folder), "--strategy", "zero3", "--transport", "tcp"],
-                             capture_output=True, text=True, timeout=LIMIT, env=environment())
-    assert refused.returncode == 2 and "use --transport shm, or zero2" in refused.stderr, refused
 
 
 def accumulate(folder):

@@ -131,6 +131,7 @@ Outcome compete(const Terms& terms, const std::string& store, int ranks) {
     outcome.losses_differing +=
         std::bit_cast<std::uint64_t>(losses[i]) != std::bit_cast<std::uint64_t>(their_losses[i]) ? 1 : 0;
   }
+  const auto whole = trainer.unshard();
   outcome.weights_differing = test::differing(trainer.model().parameters(), their_weights);
   for (const at::Tensor& weight : their_weights) outcome.weights += weight.numel();
 

@@ -70,6 +70,10 @@ void each_mode(F visit) {
   visit("zero2-accumulate", Sides<Zero<2>, ShmRing>{}, thrice, plain);
   visit("zero3", Sides<Zero<3>, ShmRing>{}, once, plain);
   visit("zero3-accumulate", Sides<Zero<3>, ShmRing>{}, thrice, plain);
+  Terms apart;
+  apart.ours.placement = Placement::apart;
+  visit("zero3-apart", Sides<Zero<3>, ShmRing>{}, apart, plain);
+  visit("zero3-tcp", Sides<Zero<3>, Tcp>{}, once, plain);
 }
 
 /// Rank 0's line, in the table and in the file. Did everything agree?

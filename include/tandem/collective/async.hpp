@@ -95,13 +95,11 @@ Work begin_reduce_scatter_v(Communicator<T>& comm, const Call& call, std::span<c
   return begin_work(protocol, call, options, std::move(steps), std::move(kept));
 }
 
-template <class T, class E>
-Work begin_all_gather(Communicator<T>& comm, std::span<const E> input, std::span<E> output, const CallOptions& options,
-                      CallSite site, std::any kept) {
+template <class T, class E, class SliceOf>
+Work begin_all_gather_slices(Communicator<T>& comm, const Call& call, std::span<const E> input, std::span<E> output,
+                             SliceOf slice, const CallOptions& options, std::any kept) {
   auto& protocol = comm.protocol();
-  protocol.require_usable();
-  const Call call = describe<E>(Verb::all_gather, output.size(), pending_algorithm, 0, -1, site);
-  AllGatherSteps<E, EvenSlices> steps{input, output, {output.size(), comm.size()}, comm.size(), false};
+  AllGatherSteps<E, SliceOf> steps{input, output, std::move(slice), comm.size(), false};
   steps.check(call, comm.rank());
   if (comm.size() == 1) {
     auto operation = protocol.post(call, options, 0, 0);
@@ -110,6 +108,15 @@ Work begin_all_gather(Communicator<T>& comm, std::span<const E> input, std::span
     return Work();
   }
   return begin_work(protocol, call, options, std::move(steps), std::move(kept));
+}
+
+template <class T, class E>
+Work begin_all_gather(Communicator<T>& comm, std::span<const E> input, std::span<E> output, const CallOptions& options,
+                      CallSite site, std::any kept) {
+  comm.protocol().require_usable();
+  const Call call = describe<E>(Verb::all_gather, output.size(), pending_algorithm, 0, -1, site);
+  return begin_all_gather_slices<T, E>(comm, call, input, output, EvenSlices{output.size(), comm.size()}, options,
+                                       std::move(kept));
 }
 
 template <class T, class E>
@@ -169,6 +176,19 @@ template <ControlTransport T, Element E>
 Work all_gather_async(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                       const CallOptions& options = {}, CallSite site = CallSite::here()) {
   return detail::begin_all_gather<T, E>(comm, input, output, options, site, {});
+}
+
+/// all_gather_v(comm, input, output, counts), begun, with the bytes of all_gather_async.
+template <ControlTransport T, Element E>
+Work all_gather_v_async(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
+                        std::span<const std::size_t> counts, const CallOptions& options = {},
+                        CallSite site = CallSite::here()) {
+  comm.protocol().require_usable();
+  const detail::Runs runs(Verb::all_gather_v, comm.rank(), comm.size(), counts, site);
+  detail::require_count(Verb::all_gather_v, comm.rank(), "output", output.size(), runs.total(), site);
+  Call call = detail::describe<E>(Verb::all_gather_v, output.size(), pending_algorithm, 0, -1, site);
+  call.layout = runs.layout();
+  return detail::begin_all_gather_slices<T, E>(comm, call, input, output, detail::ListedSlices(runs), options, {});
 }
 
 /// broadcast(comm, data, root), begun. Bytes this rank moves, for D bytes: Direct or Fetch D loaded by each but

@@ -39,8 +39,8 @@ namespace tandem {
         "tandem: the transport moves bytes but cannot keep its ranks in step; use tandem::ShmRing, tandem::Tcp or a "  \
         "type that models tandem::ControlTransport")                                                                   \
   FAULT(strategy_without_windows,                                                                                      \
-        "tandem: this level of Zero keeps one copy of the parameters for all ranks, which needs a transport whose "    \
-        "ranks map each other's memory; use tandem::ShmRing, or Zero<2>")                                              \
+        "tandem: Zero<3> needs ranks that map each other's memory, or a model that is cut in units; use "              \
+        "tandem::ShmRing, or give the model as torch::nn::Sequential or tandem::Stages")                               \
   FAULT(model_not_given,                                                                                               \
         "tandem: what is given as the model neither is one nor makes one; pass the model, a pointer to it, or a "      \
         "function without arguments that returns it")                                                                  \

@@ -14,6 +14,7 @@
 #include "tandem/plan/model_type.hpp"
 #include "tandem/strategy/concepts.hpp"
 #include "tandem/strategy/parameter.hpp"
+#include "tandem/strategy/units.hpp"
 #include "tandem/tensor/torch.hpp"
 #include "tandem/transport/concepts.hpp"
 
@@ -28,8 +29,8 @@ concept HasEngine = requires {
 &&StrategyEngine<typename S::template Engine<T>, T>;
 
 template <class S>
-concept NeedsWindows = requires {
-  requires S::needs_windows;
+concept NeedsWindowsOrUnits = requires {
+  requires S::needs_windows_or_units;
 };
 
 /// A torch::nn::ModuleHolder, or a class of the same shape.
@@ -105,7 +106,7 @@ consteval Fault first_fault() {
     return Fault::not_a_transport;
   else if constexpr (!ControlTransport<T>)
     return Fault::transport_without_control;
-  else if constexpr (detail::NeedsWindows<S> && !T::has_windows)
+  else if constexpr (detail::NeedsWindowsOrUnits<S> && !T::has_windows && !CutInUnits<Module<M>>)
     return Fault::strategy_without_windows;
   else if constexpr (!detail::HasEngine<S, T>)
     return Fault::strategy_without_engine;

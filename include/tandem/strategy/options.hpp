@@ -2,7 +2,10 @@
 // What a strategy can be told at run time. Every default is PyTorch's.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <vector>
 
 #include "tandem/tensor/bucket_layout.hpp"
 
@@ -17,9 +20,10 @@ enum class AfterUpdate : std::uint8_t {
 
 /// Where a strategy that shards its optimizer keeps the parameters.
 enum class Placement : std::uint8_t {
-  automatic,  ///< shared at level 3, else apart
-  apart,      ///< every rank has a copy; after an update the owners' shards are gathered
-  shared,     ///< one copy, in memory that all ranks map: nothing is gathered. Needs a transport with windows
+  automatic,  ///< at level 3 shared where the transport has windows, else apart
+  apart,   ///< levels 1 and 2: every rank has a copy; after an update the owners' shards are gathered. Level 3: every
+           ///< rank has its shard; the units of the model (see CutInUnits) are gathered as they are needed
+  shared,  ///< one copy, in memory that all ranks map: nothing is gathered. Needs a transport with windows
 };
 
 /// What becomes of parameters that a backward does not reach.
@@ -43,6 +47,12 @@ enum class clip : std::uint8_t {
   fast,   ///< from sums of squares over what each rank owns: 8 bytes are exchanged, the last bits are others
 };
 
+/// A model cut in units (see CutInUnits): how many there are, and the unit of each trainable parameter.
+struct UnitMap {
+  std::size_t units = 0;
+  std::vector<std::size_t> unit_of{};
+};
+
 struct StrategyOptions {
   BucketCaps buckets;
   AfterUpdate after_update = AfterUpdate::release;
@@ -50,6 +60,9 @@ struct StrategyOptions {
   unused_parameters unused = unused_parameters::refuse;
   bool static_graph = false;
   accumulation accumulate = accumulation::local_sums;
+  bool reshard_after_forward = true;
+  /// For a model that is cut. Throws Error(argument) where a parameter is in two units, or in none.
+  std::function<UnitMap()> units{};
 };
 
 }  // namespace tandem

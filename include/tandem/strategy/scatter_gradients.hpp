@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tandem/collective/async.hpp"
 #include "tandem/collective/detail/runs.hpp"
 #include "tandem/collective/reduce_scatter.hpp"
 #include "tandem/collective/work.hpp"

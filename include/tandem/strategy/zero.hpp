@@ -20,6 +20,8 @@
 #include "tandem/strategy/parameter.hpp"
 #include "tandem/strategy/scatter_gradients.hpp"
 #include "tandem/strategy/sharded_clip.hpp"
+#include "tandem/strategy/sharded_parameters.hpp"
+#include "tandem/strategy/unit_schedule.hpp"
 #include "tandem/tensor/flat_layout.hpp"
 #include "tandem/tensor/torch.hpp"
 
@@ -61,9 +63,17 @@ class ZeroEngine {
     }
     auto items = gradient_items(parameters, comm_.rank());
     FlatLayout layout(items, comm_.size());
-    flat_ = std::make_unique<FlatParameters<T>>(comm_, parameters, layout, is_shared(options.placement));
-    buckets_ = std::make_unique<Buckets>(comm_, std::move(parameters), std::move(items), options,
-                                         Reduction(layout, comm_.rank(), flat_->shards(), Level >= 2, add_up_));
+    const bool shared = is_shared(options.placement);
+    if (Level < 3 || shared) {
+      flat_ = std::make_unique<FlatParameters<T>>(comm_, parameters, layout, shared);
+    } else {
+      const UnitMap units = units_of(options);
+      sharded_ = std::make_unique<ShardedParameters<T>>(comm_, parameters, layout, units);
+      schedule_ = std::make_unique<UnitSchedule<T>>(*sharded_, parameters, units, options.reshard_after_forward);
+    }
+    buckets_ = std::make_unique<Buckets>(
+        comm_, std::move(parameters), std::move(items), options,
+        Reduction(layout, comm_.rank(), flat_ ? flat_->shards() : sharded_->shards(), Level >= 2, add_up_));
   }
   /// One dimension each: the part of a parameter that this rank owns.
   std::vector<OwnedParameter> owned() const {
@@ -80,6 +90,7 @@ class ZeroEngine {
   void backward(const at::Tensor& loss, bool locally) {
     require_updated();
     buckets_->backward(loss, locally && !add_up_);
+    if (schedule_) schedule_->rest();
     reduced_ = !locally;
   }
   void reduce_gradients() {
@@ -98,18 +109,36 @@ class ZeroEngine {
     }
     std::vector<bool> present(buckets_->parameters().size());
     for (std::size_t item = 0; item < present.size(); ++item) present[item] = buckets_->has_average(item);
-    return clip_shards(comm_, flat_->layout(), buckets_->parameters(), shards(), present, limit);
+    return clip_shards(comm_, layout(), buckets_->parameters(), shards(), present, limit);
   }
-  void before_update() { flat_->before_update(); }
+  void before_update() {
+    if (flat_) return flat_->before_update();
+    if (schedule_->is_held()) {
+      throw Error(ErrorKind::argument,
+                  "tandem: update() while unshard() holds the parameters as they were; end its scope first",
+                  comm_.rank());
+    }
+    schedule_->rest();  // what is whole now would be old afterwards
+  }
   void after_update(AfterUpdate) {
     for (const Shard& shard : shards()) at::Tensor(shard.value).mutable_grad().reset();
     reduced_ = false;
-    flat_->after_update();
+    if (flat_) flat_->after_update();
   }
 
-  /// The buckets as they are laid out now, and where the parameters lie, for those who want to look.
+  /// When a model's units are whole; nullptr when its parameters always are.
+  UnitSchedule<T>* schedule() noexcept { return schedule_.get(); }
+  /// All parameters are whole from unshard() to reshard(). Collective where they are not always so.
+  void unshard() {
+    if (schedule_) schedule_->hold();
+  }
+  void reshard() {
+    if (schedule_) schedule_->let_go();
+  }
+
+  /// The buckets as they are laid out now, and who owns what, for those who want to look.
   const std::vector<Bucket>& buckets() const noexcept { return buckets_->buckets(); }
-  const FlatParameters<T>& parameters() const noexcept { return *flat_; }
+  const FlatLayout& layout() const noexcept { return flat_ ? flat_->layout() : sharded_->layout(); }
   const std::vector<Shard>& shards() const noexcept { return buckets_->reduction().shards(); }
 
  private:
@@ -117,7 +146,15 @@ class ZeroEngine {
   using Buckets = GradientBuckets<T, Reduction>;
 
   static bool is_shared(Placement placement) noexcept {
-    return placement == Placement::shared || (placement == Placement::automatic && Level == 3);
+    return placement == Placement::shared || (placement == Placement::automatic && Level == 3 && T::has_windows);
+  }
+  UnitMap units_of(const StrategyOptions& options) const {
+    if (options.units) return options.units();
+    throw Error(ErrorKind::argument,
+                "tandem: with parameters apart, Zero<3> gathers one unit of the model after another, and this model is "
+                "not cut; give it as torch::nn::Sequential, as tandem::Stages or with visit_units(), or use "
+                "Placement::shared",
+                comm_.rank());
   }
   void require_updated() const {
     if (!reduced_) return;
@@ -128,8 +165,10 @@ class ZeroEngine {
   }
 
   Communicator<T> comm_;
-  std::unique_ptr<FlatParameters<T>> flat_;
-  std::unique_ptr<Buckets> buckets_;  // hooks point at it, so it stays where it is
+  std::unique_ptr<FlatParameters<T>> flat_;        // one of this
+  std::unique_ptr<ShardedParameters<T>> sharded_;  // and this
+  std::unique_ptr<UnitSchedule<T>> schedule_;      // goes with sharded_
+  std::unique_ptr<Buckets> buckets_;               // hooks point at it, so it stays where it is
   bool reduced_ = false;
   bool add_up_ = false;  // every micro-batch is reduced into the shards
 };
@@ -138,8 +177,10 @@ class ZeroEngine {
 ///
 /// Level 1 shards what the optimizer keeps, level 2 also the gradients: a bucket's memory goes once it is reduced.
 /// Level 3 shards the parameters too: on a transport with windows there is one copy for all ranks of the host, which
-/// all map. Bytes this rank moves in a step, for D bytes of parameters: D (N-1) / N for gradients, and as many for the
-/// new parameters, or none where these are shared.
+/// all map; elsewhere, and on request, every rank has its shard, and the units of the model (see CutInUnits) are
+/// gathered for their forward and again for their backward. Bytes this rank moves in a step, for D bytes of parameters:
+/// D (N-1) / N for gradients; and as many for the new parameters at levels 1 and 2, up to twice as many at level 3, or
+/// none where they are shared.
 ///
 /// Shards are cut once, flat and even in registration order (see FlatLayout); the optimizer recipe gets the parts that
 /// this rank owns. Every optimizer that treats elements alike gives the same weights as unsharded: equal to
@@ -149,8 +190,8 @@ struct Zero {
   static_assert(Level >= 1 && Level <= 3, "tandem: Zero has the levels 1, 2 and 3; name one of them");
   static constexpr int degree = Degree;
   static constexpr int level = Level;
-  /// Level 3 is there only where ranks map each other's memory.
-  static constexpr bool needs_windows = Level == 3;
+  /// Level 3 is there only where ranks map each other's memory, or where the model is cut.
+  static constexpr bool needs_windows_or_units = Level == 3;
   static constexpr const char* name = detail::zero_names[Level];
   static constexpr const char* reference = "torch.nn.parallel.DistributedDataParallel over gloo (torch 2.11)";
 

@@ -49,6 +49,9 @@ struct TrainerOptions {
   bool uneven_inputs = false;
   /// Where Zero keeps the parameters.
   Placement placement = Placement::automatic;
+  /// Zero<3> with parameters apart: is a unit's memory given back after its forward, and the unit gathered again for
+  /// its backward? Without, a step sends D (N-1) / N bytes less and all units are whole at its middle.
+  bool reshard_after_forward = true;
   /// Called at the beginning of each update for every parameter that this rank updates (a whole one, or the shard that
   /// it owns, under the parameter's name) with the average in its gradient, which it may change in place. Where all
   /// ranks have all gradients (Ddp), it must do the same on all of them.

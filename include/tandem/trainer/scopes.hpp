@@ -18,6 +18,20 @@ class [[nodiscard]] Accumulation {
   Owner& owner_;
 };
 
+/// While it lives, all parameters of a Trainer's model are whole. Ends with its scope.
+template <class Owner>
+class [[nodiscard]] Unsharded {
+ public:
+  /// They are.
+  explicit Unsharded(Owner& owner) : owner_(owner) {}
+  Unsharded(const Unsharded&) = delete;
+  Unsharded& operator=(const Unsharded&) = delete;
+  ~Unsharded() { owner_.change_sharding(false); }
+
+ private:
+  Owner& owner_;
+};
+
 namespace detail {
 
 /// eval() for a scope, for models that have the notion.

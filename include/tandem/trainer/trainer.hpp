@@ -29,6 +29,7 @@
 #include "tandem/trainer/start_check.hpp"
 #include "tandem/trainer/threads.hpp"
 #include "tandem/trainer/uneven_inputs.hpp"
+#include "tandem/trainer/unit_forward.hpp"
 
 namespace tandem {
 
@@ -119,7 +120,7 @@ class Trainer {
   }
 
   /// The mean loss of this rank's batch, without gradients and in the model's evaluation mode: evaluate(inputs...,
-  /// target). Changes nothing; sends nothing.
+  /// target). Changes nothing; sends nothing, but under Zero<3> with parameters apart, where it is collective.
   template <class... Batch>
   requires(sizeof...(Batch) > 0) double evaluate(Batch&&... batch) {
     const c10::AutoGradMode no_grad(false);
@@ -129,6 +130,13 @@ class Trainer {
 
   /// See Accumulation. The sum of K losses divided by K each is the usual use.
   Accumulation<Trainer> accumulate() { return Accumulation<Trainer>(*this); }
+
+  /// While it lives, all parameters have their values on all ranks, to be read: to be saved, say. Made and ended on all
+  /// ranks; sends nothing but under Zero<3> with parameters apart, where what is written meanwhile is lost.
+  Unsharded<Trainer> unshard() {
+    guarded("Trainer::unshard", [&] { change_sharding(true); });
+    return Unsharded<Trainer>(*this);
+  }
 
   ModuleType& model() noexcept { return *model_; }
   const ModuleType& model() const noexcept { return *model_; }
@@ -157,6 +165,7 @@ class Trainer {
 
  private:
   friend class Accumulation<Trainer>;
+  friend class Unsharded<Trainer>;
   using Engine = typename Strategy::template Engine<T>;
 
   template <class Recipe>
@@ -177,8 +186,11 @@ class Trainer {
     }
     std::erase_if(parameters, [](const NamedParameter& parameter) { return !parameter.value.requires_grad(); });
     trains_ = !parameters.empty();
+    std::function<UnitMap()> units;
+    if constexpr (CutInUnits<ModuleType>) units = [this, parameters] { return detail::units_of(*model_, parameters); };
     engine_->adopt(std::move(parameters), StrategyOptions{options_.buckets, options_.after_update, options_.placement,
-                                                          options_.unused, options_.static_graph, options_.accumulate});
+                                                          options_.unused, options_.static_graph, options_.accumulate,
+                                                          options_.reshard_after_forward, std::move(units)});
     owned_ = engine_->owned();
     optimizer_ = std::make_unique<detail::OptimizerSlot>(recipe, owned_);
   }
@@ -194,10 +206,14 @@ class Trainer {
 
   template <class... Inputs>
   OutputType call_forward(Inputs&&... inputs) {
-    if constexpr (CheckInputs<Model, Inputs...>::sound)
-      return model_->forward(std::forward<Inputs>(inputs)...);
-    else
+    if constexpr (!CheckInputs<Model, Inputs...>::sound) {
       __builtin_unreachable();  // CheckInputs has said why this does not compile
+    } else if constexpr (CutInUnits<ModuleType> && sizeof...(Inputs) == 1 && requires { engine_->schedule(); }) {
+      if (auto* const schedule = engine_->schedule()) return detail::forward_by_units(*model_, *schedule, inputs...);
+      return model_->forward(std::forward<Inputs>(inputs)...);
+    } else {
+      return model_->forward(std::forward<Inputs>(inputs)...);
+    }
   }
 
   template <class... Batch>
@@ -291,6 +307,9 @@ class Trainer {
     }
   }
 
+  void change_sharding([[maybe_unused]] bool whole) {
+    if constexpr (requires { engine_->unshard(); }) whole ? engine_->unshard() : engine_->reshard();
+  }
   void add_up_locally(int change) noexcept { local_ += change; }
 
   template <class Enumeration>
@@ -314,6 +333,7 @@ class Trainer {
             {"TrainerOptions::on_non_finite", number(options_.on_non_finite)},
             {"TrainerOptions::uneven_inputs", options_.uneven_inputs ? "on" : "off"},
             {"TrainerOptions::broadcast_buffers", options_.broadcast_buffers ? "on" : "off"},
+            {"TrainerOptions::reshard_after_forward", options_.reshard_after_forward ? "on" : "off"},
             {"TrainerOptions::placement", number(options_.placement)},
             {"TrainerOptions::after_update", number(options_.after_update)}};
   }

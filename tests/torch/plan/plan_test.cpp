@@ -145,6 +145,7 @@ static_assert(fault<Net, Net> == Fault::not_a_strategy);
 static_assert(fault<Net, Idle> == Fault::strategy_without_engine);
 static_assert(fault<Net, tandem::Zero<3>, Distant> == Fault::strategy_without_windows);
 static_assert(fault<Net, tandem::Zero<2>, Distant> == Fault::none);
+static_assert(fault<tandem::Stages<Net, Net>, tandem::Zero<3>, Distant> == Fault::none);
 static_assert(fault<Net, Ddp<-1>> == Fault::negative_degree);
 static_assert(fault<Net, Ddp<>, int> == Fault::not_a_transport);
 static_assert(fault<Net, Ddp<>, Pipes> == Fault::transport_without_control);

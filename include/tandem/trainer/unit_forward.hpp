@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a model that is cut in units one unit after another, telling a schedule before and after each; and finds out
+// which unit has which parameter.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/core/error.hpp"
+#include "tandem/strategy/options.hpp"
+#include "tandem/strategy/parameter.hpp"
+#include "tandem/strategy/units.hpp"
+#include "tandem/tensor/torch.hpp"
+#include "tandem/trainer/model_source.hpp"
+
+namespace tandem::detail {
+
+/// Throws Error(argument) naming a parameter that is in two units, or in none.
+template <CutInUnits M>
+UnitMap units_of(M& model, const std::vector<NamedParameter>& parameters) {
+  UnitMap map;
+  std::vector<std::vector<NamedParameter>> owned;
+  visit_units(model, [&](auto&, auto& module) { owned.push_back(parameters_of(module)); });
+  map.units = owned.size();
+  for (const NamedParameter& parameter : parameters) {
+    std::vector<std::size_t> in;
+    for (std::size_t unit = 0; unit < owned.size(); ++unit) {
+      const bool has = std::any_of(owned[unit].begin(), owned[unit].end(),
+                                   [&](const NamedParameter& own) { return own.value.is_same(parameter.value); });
+      if (has) in.push_back(unit);
+    }
+    if (in.size() != 1) {
+      throw Error(ErrorKind::argument,
+                  "tandem: parameter \"" + parameter.name + "\" is in " +
+                      (in.empty() ? std::string("no unit")
+                                  : "the units " + std::to_string(in[0]) + " and " + std::to_string(in[1])) +
+                      " of the model; give every parameter one unit");
+    }
+    map.unit_of.push_back(in[0]);
+  }
+  return map;
+}
+
+template <class M, class Schedule>
+at::Tensor forward_by_units(M& model, Schedule& schedule, at::Tensor x) {
+  std::size_t index = 0;
+  visit_units(model, [&](auto& unit, auto&) {
+    schedule.before_forward(index);
+    x = unit.forward(x);
+    schedule.after_forward(index, x);
+    ++index;
+  });
+  return x;
+}
+
+}  // namespace tandem::detail
