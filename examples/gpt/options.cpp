@@ -107,7 +107,8 @@ std::variant<Options, std::string> parse(int argument_count, const char* const* 
       ->check(whole_number(1, 1024));
   app.add_option("--strategy", strategy,
                  "single: one process, without tandem; ddp: data parallel; zero1, zero2, zero3: the same, with the "
-                 "optimizer's state, also the gradients, also the parameters sharded")
+                 "optimizer's state, also the gradients, also the parameters sharded; fsdp2: sharded by rows, with the "
+                 "bits of PyTorch's fully_shard")
       ->check(CLI::IsMember(std::vector<std::string>(std::begin(strategy_names), std::end(strategy_names))))
       ->capture_default_str();
   app.add_option("--transport", options.transport,
@@ -141,6 +142,12 @@ std::variant<Options, std::string> parse(int argument_count, const char* const* 
   }
 
   options.strategy = static_cast<Strategy>(std::ranges::find(strategy_names, strategy) - strategy_names);
+  if (options.verify && options.strategy == Strategy::fsdp2) {
+    throw InputError(
+        "--verify emulates DistributedDataParallel, which --strategy fsdp2 does not equal; scripts/verify_python holds "
+        "it "
+        "against fully_shard");
+  }
   options.ranks = checked_ranks(ranks, options.strategy, setting);
   options.preset = *std::ranges::find(presets, preset, [](const Preset& one) { return std::string(one.name); });
   options.clip = number_from_0("--clip", clip);

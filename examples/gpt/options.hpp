@@ -28,8 +28,8 @@ inline constexpr Preset presets[] = {
     {"base", 6, 384, 6, 256, 16, 5000, 1e-3, 512},  // hours on two cores
 };
 
-enum class Strategy { single, ddp, zero1, zero2, zero3 };
-inline constexpr const char* strategy_names[] = {"single", "ddp", "zero1", "zero2", "zero3"};
+enum class Strategy { single, ddp, zero1, zero2, zero3, fsdp2 };
+inline constexpr const char* strategy_names[] = {"single", "ddp", "zero1", "zero2", "zero3", "fsdp2"};
 constexpr const char* name_of(Strategy strategy) { return strategy_names[static_cast<int>(strategy)]; }
 
 struct Options {

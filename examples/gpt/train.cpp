@@ -307,6 +307,8 @@ int train(const Options& options, const Corpus& corpus) {
       return parallel(tandem::Zero<2>{});
     case Strategy::zero3:
       return parallel(tandem::Zero<3>{});
+    case Strategy::fsdp2:
+      return parallel(tandem::Zero<3, tandem::reference::fsdp2>{});
   }
   return 1;
 }

@@ -111,6 +111,14 @@ def zero(folder):
         assert results["weights_sha256"] == ddp["weights_sha256"], (results, ddp)
         moved[strategy] = results["bytes_measured"]
     assert moved["zero3"] < 0.7 * ddp["bytes_measured"], (moved, ddp)  # nothing is gathered
+    # By rows the sums are other ones, the same on each transport.
+    by_rows = [run(folder, "--preset", "tiny", "--ranks", 3, "--steps", 8, "--strategy", "fsdp2", "--transport",
+                   transport)[1] for transport in ("shm", "tcp")]
+    assert by_rows[0]["weights_sha256"] == by_rows[1]["weights_sha256"] != ddp["weights_sha256"], by_rows
+    assert abs(by_rows[0]["losses"][-1] - ddp["losses"][-1]) < 0.01, (by_rows, ddp)
+    refused = subprocess.run([PROGRAM, "--data", some_text(folder), "--strategy", "fsdp2", "--verify"],
+                             capture_output=True, text=True, timeout=LIMIT, env=environment())
+    assert refused.returncode == 2 and "scripts/verify_python holds it" in refused.stderr, refused
 
 
 def accumulate(folder):

@@ -158,12 +158,12 @@ class ZeroRedundancy(Ddp):
 
 
 class FullyShard:
-    """A unit for each block, and one for all else."""
+    """A unit for the embeddings, for each block, and for the head."""
 
     def __init__(self, model):
         mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
-        for block in model.blocks:
-            fully_shard(block, mesh=mesh)
+        for unit in (model.embeddings, *model.blocks, model.head):
+            fully_shard(unit, mesh=mesh)
         self.model = fully_shard(model, mesh=mesh)
         self.optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
 

@@ -55,7 +55,7 @@ void each_mode(F visit) {
     Terms terms;
     terms.theirs.compress = at::kBFloat16;
     visit("ddp-bf16", Sides<Ddp<0, compress::bf16>, ShmRing>{}, terms, "c10d::Reducer, bf16_compress_hook");
-    visit("zero2-bf16", Sides<Zero<2, 0, compress::bf16>, ShmRing>{}, terms, "c10d::Reducer, bf16_compress_hook");
+    visit("zero2-bf16", Sides<Zero<2, compress::bf16>, ShmRing>{}, terms, "c10d::Reducer, bf16_compress_hook");
     terms.theirs.compress = at::kHalf;
     visit("ddp-fp16", Sides<Ddp<0, compress::fp16>, ShmRing>{}, terms, "c10d::Reducer, fp16_compress_hook");
   }

@@ -41,6 +41,9 @@ namespace tandem {
   FAULT(strategy_without_windows,                                                                                      \
         "tandem: Zero<3> needs ranks that map each other's memory, or a model that is cut in units; use "              \
         "tandem::ShmRing, or give the model as torch::nn::Sequential or tandem::Stages")                               \
+  FAULT(model_not_cut,                                                                                                 \
+        "tandem: this strategy gathers one unit of the model after another, and the model is not cut; give it as "     \
+        "torch::nn::Sequential or tandem::Stages, or with visit_units()")                                              \
   FAULT(model_not_given,                                                                                               \
         "tandem: what is given as the model neither is one nor makes one; pass the model, a pointer to it, or a "      \
         "function without arguments that returns it")                                                                  \

@@ -34,6 +34,11 @@ concept NeedsWindowsOrUnits = requires {
 };
 
 /// A torch::nn::ModuleHolder, or a class of the same shape.
+template <class S>
+concept NeedsUnits = requires {
+  requires S::needs_units;
+};
+
 template <class Given, class M>
 concept HoldsModule = requires(Given& given) {
   { given.ptr() } -> std::convertible_to<std::shared_ptr<M>>;
@@ -108,6 +113,8 @@ consteval Fault first_fault() {
     return Fault::transport_without_control;
   else if constexpr (detail::NeedsWindowsOrUnits<S> && !T::has_windows && !CutInUnits<Module<M>>)
     return Fault::strategy_without_windows;
+  else if constexpr (detail::NeedsUnits<S> && !CutInUnits<Module<M>>)
+    return Fault::model_not_cut;
   else if constexpr (!detail::HasEngine<S, T>)
     return Fault::strategy_without_engine;
   else

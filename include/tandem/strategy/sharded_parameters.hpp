@@ -21,6 +21,7 @@
 #include "tandem/core/error.hpp"
 #include "tandem/strategy/options.hpp"
 #include "tandem/strategy/parameter.hpp"
+#include "tandem/strategy/removable_memory.hpp"
 #include "tandem/tensor/bucket.hpp"
 #include "tandem/tensor/flat_layout.hpp"
 #include "tandem/tensor/scalar_type.hpp"
@@ -28,48 +29,6 @@
 #include "tandem/tensor/torch.hpp"
 
 namespace tandem {
-
-namespace detail {
-
-/// The memory of one parameter, taken away and given back in place: views of it and what autograd has saved follow.
-/// While it is away, whoever reads the parameter gets an error that names it.
-class RemovableMemory {
- public:
-  /// `parameter` fills its storage from the beginning. It has no memory from here on.
-  RemovableMemory(at::Tensor parameter, const std::string& name)
-      : parameter_(std::move(parameter)), storage_(parameter_.storage()) {
-    auto empty = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), 0,
-                                                       at::DataPtr(nullptr, at::Device(at::kCPU)), nullptr, false);
-    empty->release_data_and_set_meta_custom_data_ptr_error_msg_(
-        "tandem: parameter \"" + name +
-        "\" is read while other ranks have parts of it; hold Trainer::unshard() on all ranks meanwhile");
-    placeholder_ = c10::Storage(std::move(empty));
-    take();
-  }
-
-  /// `holder` keeps `memory` alive.
-  void give(void* memory, std::size_t bytes, std::shared_ptr<void> holder) {
-    auto* const implementation = storage_.unsafeGetStorageImpl();
-    implementation->set_data_ptr_noswap(at::DataPtr(
-        memory, new std::shared_ptr<void>(std::move(holder)),
-        [](void* context) { delete static_cast<std::shared_ptr<void>*>(context); }, at::Device(at::kCPU)));
-    implementation->set_nbytes(bytes);
-    parameter_.unsafeGetTensorImpl()->set_storage_keep_dtype(storage_);
-  }
-  void take() {
-    auto* const implementation = storage_.unsafeGetStorageImpl();
-    implementation->set_data_ptr_noswap(at::DataPtr(nullptr, at::Device(at::kCPU)));
-    implementation->set_nbytes(static_cast<std::size_t>(0));
-    parameter_.unsafeGetTensorImpl()->set_storage_keep_dtype(placeholder_);
-  }
-
- private:
-  at::Tensor parameter_;
-  c10::Storage storage_;
-  c10::Storage placeholder_;
-};
-
-}  // namespace detail
 
 /// Takes the parameters' memory: they stay the same tensors, which have values while their unit is gathered. Gathered
 /// memory is a copy: what is written to it is lost with its release.

@@ -9,22 +9,22 @@
 #include <utility>
 #include <vector>
 
+#include "tandem/core/error.hpp"
 #include "tandem/strategy/options.hpp"
 #include "tandem/strategy/parameter.hpp"
-#include "tandem/strategy/sharded_parameters.hpp"
 #include "tandem/tensor/torch.hpp"
 
 namespace tandem {
 
 /// Two units are whole at a time: the one that runs and the one that is on its way. All ranks must run the same units
 /// in the same order; where they do not, the gathers that meet are refused as different operations.
-template <class T>
+/// `Sharded` is ShardedParameters or of its shape.
+template <class Sharded>
 class UnitSchedule {
  public:
   /// With `reshard`, a unit is released after its forward and gathered again for its backward, but for the last one,
   /// whose backward is next; else it stays from one to the other.
-  UnitSchedule(ShardedParameters<T>& sharded, const std::vector<NamedParameter>& parameters, const UnitMap& units,
-               bool reshard)
+  UnitSchedule(Sharded& sharded, const std::vector<NamedParameter>& parameters, const UnitMap& units, bool reshard)
       : sharded_(sharded), reshard_(reshard), passes_(std::make_shared<Passes>(sharded.units())) {
     for (std::size_t index = 0; index < parameters.size(); ++index) {
       const std::size_t unit = units.unit_of[index];
@@ -70,7 +70,14 @@ class UnitSchedule {
     --holders_;
     rest();
   }
-  bool is_held() const noexcept { return holders_ > 0; }
+  /// An update is about to make what is whole now old. Throws Error(argument) when it is held.
+  void require_free(int rank) {
+    if (holders_ > 0) {
+      throw Error(ErrorKind::argument,
+                  "tandem: update() while unshard() holds the parameters as they were; end its scope first", rank);
+    }
+    rest();
+  }
   /// Nothing is whole unless it is held, and nothing expected: between two steps.
   void rest() {
     for (std::size_t unit = 0; unit < sharded_.units(); ++unit) release(unit);
@@ -111,10 +118,10 @@ class UnitSchedule {
     if (it.passed && it.arrived >= it.parameters) release(unit);
   }
   void release(std::size_t unit) {
-    if (!is_held()) sharded_.release(unit);
+    if (holders_ == 0) sharded_.release(unit);
   }
 
-  ShardedParameters<T>& sharded_;
+  Sharded& sharded_;
   bool reshard_;
   int holders_ = 0;
   std::shared_ptr<Passes> passes_;

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -15,9 +16,11 @@
 #include "tandem/strategy/concepts.hpp"
 #include "tandem/strategy/degree.hpp"
 #include "tandem/strategy/flat_parameters.hpp"
+#include "tandem/strategy/fsdp.hpp"
 #include "tandem/strategy/gradient_buckets.hpp"
 #include "tandem/strategy/options.hpp"
 #include "tandem/strategy/parameter.hpp"
+#include "tandem/strategy/policies.hpp"
 #include "tandem/strategy/scatter_gradients.hpp"
 #include "tandem/strategy/sharded_clip.hpp"
 #include "tandem/strategy/sharded_parameters.hpp"
@@ -69,7 +72,8 @@ class ZeroEngine {
     } else {
       const UnitMap units = units_of(options);
       sharded_ = std::make_unique<ShardedParameters<T>>(comm_, parameters, layout, units);
-      schedule_ = std::make_unique<UnitSchedule<T>>(*sharded_, parameters, units, options.reshard_after_forward);
+      schedule_ = std::make_unique<UnitSchedule<ShardedParameters<T>>>(*sharded_, parameters, units,
+                                                                       options.reshard_after_forward);
     }
     buckets_ = std::make_unique<Buckets>(
         comm_, std::move(parameters), std::move(items), options,
@@ -113,12 +117,7 @@ class ZeroEngine {
   }
   void before_update() {
     if (flat_) return flat_->before_update();
-    if (schedule_->is_held()) {
-      throw Error(ErrorKind::argument,
-                  "tandem: update() while unshard() holds the parameters as they were; end its scope first",
-                  comm_.rank());
-    }
-    schedule_->rest();  // what is whole now would be old afterwards
+    schedule_->require_free(comm_.rank());
   }
   void after_update(AfterUpdate) {
     for (const Shard& shard : shards()) at::Tensor(shard.value).mutable_grad().reset();
@@ -127,7 +126,7 @@ class ZeroEngine {
   }
 
   /// When a model's units are whole; nullptr when its parameters always are.
-  UnitSchedule<T>* schedule() noexcept { return schedule_.get(); }
+  UnitSchedule<ShardedParameters<T>>* schedule() noexcept { return schedule_.get(); }
   /// All parameters are whole from unshard() to reshard(). Collective where they are not always so.
   void unshard() {
     if (schedule_) schedule_->hold();
@@ -165,15 +164,16 @@ class ZeroEngine {
   }
 
   Communicator<T> comm_;
-  std::unique_ptr<FlatParameters<T>> flat_;        // one of this
-  std::unique_ptr<ShardedParameters<T>> sharded_;  // and this
-  std::unique_ptr<UnitSchedule<T>> schedule_;      // goes with sharded_
-  std::unique_ptr<Buckets> buckets_;               // hooks point at it, so it stays where it is
+  std::unique_ptr<FlatParameters<T>> flat_;                       // one of this
+  std::unique_ptr<ShardedParameters<T>> sharded_;                 // and this
+  std::unique_ptr<UnitSchedule<ShardedParameters<T>>> schedule_;  // goes with sharded_
+  std::unique_ptr<Buckets> buckets_;                              // hooks point at it, so it stays where it is
   bool reduced_ = false;
   bool add_up_ = false;  // every micro-batch is reduced into the shards
 };
 
-/// Data parallelism over `Degree` ranks (0: what the world size leaves over) with sharded state.
+/// Data parallelism with sharded state. Policies, in any order: degree<N> ranks (unless given, what the world size
+/// leaves over); compress::bf16 or fp16; reference::fsdp2 at level 3.
 ///
 /// Level 1 shards what the optimizer keeps, level 2 also the gradients: a bucket's memory goes once it is reduced.
 /// Level 3 shards the parameters too: on a transport with windows there is one copy for all ranks of the host, which
@@ -185,18 +185,33 @@ class ZeroEngine {
 /// Shards are cut once, flat and even in registration order (see FlatLayout); the optimizer recipe gets the parts that
 /// this rank owns. Every optimizer that treats elements alike gives the same weights as unsharded: equal to
 /// torch.nn.parallel.DistributedDataParallel over gloo bit for bit, as Ddp.
-template <int Level, int Degree = 0, class Compression = compress::none>
+///
+/// With reference::fsdp2 shards are rows of each parameter, gradients are reduced unit by unit, and the weights are
+/// those of torch.distributed.fsdp.fully_shard over gloo, applied to each unit; the model must be cut in units.
+template <int Level, class... Policies>
 struct Zero {
   static_assert(Level >= 1 && Level <= 3, "tandem: Zero has the levels 1, 2 and 3; name one of them");
-  static constexpr int degree = Degree;
+  static_assert(
+      detail::policies_are_sound<Policies...>(),
+      "tandem: after its level Zero takes degree<N>, reference::ddp or fsdp2, and compress::none, bf16 or fp16, "
+      "each kind once; leave out what is none of these");
+  using Reference = detail::policy_of<detail::PolicyKind::reference, reference::ddp, Policies...>;
+  using Compression = detail::policy_of<detail::PolicyKind::compression, compress::none, Policies...>;
+  static constexpr bool by_rows = std::is_same_v<Reference, reference::fsdp2>;
+  static_assert(
+      !by_rows || (Level == 3 && std::is_same_v<Compression, compress::none>),
+      "tandem: reference::fsdp2 shards everything and compresses nothing; use it as Zero<3, reference::fsdp2>");
+  static constexpr int degree = detail::policy_of<detail::PolicyKind::degree, tandem::degree<0>, Policies...>::value;
   static constexpr int level = Level;
-  /// Level 3 is there only where ranks map each other's memory, or where the model is cut.
-  static constexpr bool needs_windows_or_units = Level == 3;
-  static constexpr const char* name = detail::zero_names[Level];
-  static constexpr const char* reference = "torch.nn.parallel.DistributedDataParallel over gloo (torch 2.11)";
+  /// Level 3 is there only where ranks map each other's memory, or where the model is cut; by rows, where it is cut.
+  static constexpr bool needs_windows_or_units = Level == 3 && !by_rows;
+  static constexpr bool needs_units = by_rows;
+  static constexpr const char* name = by_rows ? "Zero<3, reference::fsdp2>" : detail::zero_names[Level];
+  static constexpr const char* reference = by_rows ? "torch.distributed.fsdp.fully_shard over gloo (torch 2.11)"
+                                                   : "torch.nn.parallel.DistributedDataParallel over gloo (torch 2.11)";
 
   template <class T>
-  using Engine = ZeroEngine<T, Level, Compression>;
+  using Engine = std::conditional_t<by_rows, FsdpEngine<T>, ZeroEngine<T, Level, Compression>>;
 };
 
 }  // namespace tandem

@@ -186,11 +186,11 @@ class Trainer {
     }
     std::erase_if(parameters, [](const NamedParameter& parameter) { return !parameter.value.requires_grad(); });
     trains_ = !parameters.empty();
-    std::function<UnitMap()> units;
-    if constexpr (CutInUnits<ModuleType>) units = [this, parameters] { return detail::units_of(*model_, parameters); };
+    auto units = detail::unit_source(*model_, parameters);
     engine_->adopt(std::move(parameters), StrategyOptions{options_.buckets, options_.after_update, options_.placement,
                                                           options_.unused, options_.static_graph, options_.accumulate,
                                                           options_.reshard_after_forward, std::move(units)});
+    if (options_.uneven_inputs) detail::require_whole_units(*engine_);
     owned_ = engine_->owned();
     optimizer_ = std::make_unique<detail::OptimizerSlot>(recipe, owned_);
   }

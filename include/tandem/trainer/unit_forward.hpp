@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +43,28 @@ UnitMap units_of(M& model, const std::vector<NamedParameter>& parameters) {
     map.unit_of.push_back(in[0]);
   }
   return map;
+}
+
+/// For StrategyOptions::units; empty for a model that is not cut.
+template <class M>
+std::function<UnitMap()> unit_source(M& model, const std::vector<NamedParameter>& parameters) {
+  if constexpr (CutInUnits<M>)
+    return [&model, parameters] { return units_of(model, parameters); };
+  else
+    return {};
+}
+
+/// A rank that has run out of batches cannot gather what the others' graphs need. Throws Error(argument).
+template <class Engine>
+void require_whole_units(Engine& engine) {
+  if constexpr (requires { engine.schedule(); }) {
+    if (engine.schedule() == nullptr) return;
+    throw Error(
+        ErrorKind::argument,
+        "tandem: uneven_inputs needs parameters that are whole on every rank, and here units are gathered as ranks "
+        "run them; use Placement::shared, or Zero<2>",
+        engine.replicas().rank());
+  }
 }
 
 template <class M, class Schedule>

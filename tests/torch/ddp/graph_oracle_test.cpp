@@ -55,11 +55,11 @@ TEST_CASE("static_graph where every parameter is used, no element differs") {
 TEST_CASE("bf16_compress_hook, no element differs") {
   const Scenario scenario{.steps = 4, .options = {.clip_norm = 0.7}, .peer = {.compress = at::kBFloat16}};
   with<Ddp<0, compress::bf16>, test::WordNet>(scenario);
-  with<Zero<1, 0, compress::bf16>, test::WordNet>(scenario);
-  with<Zero<2, 0, compress::bf16>, test::WordNet>(scenario);
+  with<Zero<1, compress::bf16>, test::WordNet>(scenario);
+  with<Zero<2, compress::bf16>, test::WordNet>(scenario);
 }
 TEST_CASE("fp16_compress_hook, no element differs") {
   const Scenario scenario{.steps = 4, .options = {.clip_norm = 0.7}, .peer = {.compress = at::kHalf}};
   with<Ddp<0, compress::fp16>, test::WordNet>(scenario);
-  with<Zero<3, 0, compress::fp16>, test::WordNet>(scenario);
+  with<Zero<3, compress::fp16>, test::WordNet>(scenario);
 }

@@ -146,6 +146,10 @@ static_assert(fault<Net, Idle> == Fault::strategy_without_engine);
 static_assert(fault<Net, tandem::Zero<3>, Distant> == Fault::strategy_without_windows);
 static_assert(fault<Net, tandem::Zero<2>, Distant> == Fault::none);
 static_assert(fault<tandem::Stages<Net, Net>, tandem::Zero<3>, Distant> == Fault::none);
+static_assert(fault<Net, tandem::Zero<3, tandem::reference::fsdp2>> == Fault::model_not_cut);
+static_assert(fault<tandem::Stages<Net>, tandem::Zero<3, tandem::reference::fsdp2>> == Fault::none);
+static_assert(tandem::Zero<1, tandem::compress::bf16, tandem::degree<3>>::degree == 3);
+static_assert(tandem::Zero<1, tandem::degree<3>, tandem::compress::bf16>::degree == 3);
 static_assert(fault<Net, Ddp<-1>> == Fault::negative_degree);
 static_assert(fault<Net, Ddp<>, int> == Fault::not_a_transport);
 static_assert(fault<Net, Ddp<>, Pipes> == Fault::transport_without_control);
@@ -203,7 +207,7 @@ TEST_CASE("every fault has a sentence of its own: what is wrong; what to change"
 TEST_CASE("every fault has a static test, a program that must not compile, and an entry in the reference") {
   const std::string reference = text_of("docs/reference/faults.md");
   const std::string tests = text_of("tests/torch/plan/plan_test.cpp");
-  CHECK(tandem::all_faults.size() == 16);
+  CHECK(tandem::all_faults.size() == 17);
   for (const Fault fault : tandem::all_faults) {
     const std::string name = tandem::name_of(fault);
     const std::string sentence = tandem::sentence_of(fault);
