@@ -105,6 +105,39 @@ TEST_CASE("a pending reduce-scatter by counts gives every rank its run of the al
   }
 }
 
+TEST_CASE("a pending all-gather by counts gives every rank all runs") {
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    CAPTURE(ranks);
+    std::vector<std::size_t> counts;
+    for (int rank = 0; rank < ranks; ++rank)
+      counts.push_back(rank == 1 ? 0 : 20011 + 7 * static_cast<std::size_t>(rank));
+    const Case<float, Sum> c(ranks, std::accumulate(counts.begin(), counts.end(), std::size_t{0}), Sum{}, 5);
+    for (const Registered registered : {Registered::everywhere, Registered::nowhere, Registered::on_last_rank}) {
+      on_threads(ranks, [&](World& world) {
+        const auto rank = static_cast<std::size_t>(world.rank());
+        const std::size_t begin = std::accumulate(counts.begin(), counts.begin() + world.rank(), std::size_t{0});
+        const auto own = part(c.result, {begin, begin + counts[rank]});
+        GuardedBuffer<float> in(arena_for(world, registered), counts[rank]);
+        in.fill(own);
+        GuardedBuffer<float> out(arena_for(world, registered), c.count());
+        const Ledger before = world.ledger();
+        auto apart = all_gather_v_async(world, in.span(), out.span(), counts);
+        while (registered == Registered::everywhere && !apart.poll()) std::this_thread::yield();
+        apart.wait();
+        if (!out.holds(c.result) || !in.holds(own)) FAIL_CHECK("wrong bits");
+        std::vector<float> mine(c.count(), -1.0F);
+        std::copy(own.begin(), own.end(), mine.begin() + static_cast<std::ptrdiff_t>(begin));
+        out.fill(mine);
+        auto in_place = all_gather_v_async(world, out.span().subspan(begin, counts[rank]), out.span(), counts);
+        in_place.wait();
+        if (!out.holds(c.result)) FAIL_CHECK("in place: wrong bits");
+        const Ledger used = world.ledger() - before;
+        if (!used.balanced() || used.operations != 2) FAIL_CHECK("the ledger: " << used.operations);
+      });
+    }
+  }
+}
+
 TEST_CASE("registered operations complete by polling alone") {
   const auto cases = usual_cases<float>(3, Sum{}, bucket_counts);
   on_threads(3, [&](World& world) {
