@@ -2,7 +2,6 @@
 // Trains an example GPT in every mode at several numbers of ranks, and holds each against PyTorch's own C++ in the same
 // processes. Prints one row for each; exit status 0 only if no loss, no weight and no byte differs.
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <iomanip>
 #include <iostream>
@@ -131,7 +130,6 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace tandem::verify;
-  setenv("TORCH_CPP_LOG_LEVEL", "ERROR", 0);  // c10d warns where find_unused_parameters finds none
   Options options;
   std::vector<std::string> names;
   each_mode([&](const std::string& mode, auto, const Terms&, const char*) { names.push_back(mode); });
