@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -182,6 +183,14 @@ void for_each_strategy(F f) {
   f.template operator()<Zero<1>>();
   f.template operator()<Zero<2>>();
   f.template operator()<Zero<3>>();
+}
+
+/// Elements in which `mine` differs from rank 0's.
+template <class T>
+std::int64_t differing_from_rank_0(Communicator<T>& world, const at::Tensor& mine) {
+  const at::Tensor root = mine.detach().clone();
+  broadcast(world, root, 0);
+  return differing(mine, root);
 }
 
 }  // namespace tandem::test

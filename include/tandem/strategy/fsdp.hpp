@@ -16,10 +16,10 @@
 #include "tandem/reduce/functor.hpp"
 #include "tandem/strategy/bucket_set.hpp"
 #include "tandem/strategy/clip.hpp"
-#include "tandem/strategy/degree.hpp"
 #include "tandem/strategy/options.hpp"
 #include "tandem/strategy/parameter.hpp"
 #include "tandem/strategy/row_sharded_parameters.hpp"
+#include "tandem/strategy/sharding_engine.hpp"
 #include "tandem/strategy/unit_gradients.hpp"
 #include "tandem/strategy/unit_schedule.hpp"
 #include "tandem/tensor/reductions.hpp"
@@ -56,18 +56,13 @@ double clip_rows(Communicator<T>& comm, const std::vector<NamedParameter>& param
   return scale.norm;
 }
 
-/// What it does on one rank; made and driven by a Trainer. Between backward() and update() averages stand in the
-/// shards' gradients.
+/// What it does on one rank; made and driven by a Trainer.
 template <class T>
-class FsdpEngine {
- public:
-  /// Collective: splits `world`. Throws Error(argument) on all ranks alike, before anything is sent, when the world
-  /// has not `degree` ranks.
-  FsdpEngine(Communicator<T>& world, int degree)
-      : comm_(detail::require_degree(world, degree, "Zero<3, reference::fsdp2>").split(0, world.rank())) {}
+class FsdpEngine : public ShardingEngine<T, UnitGradients<T>, RowShardedParameters<T>> {
+  using Base = ShardingEngine<T, UnitGradients<T>, RowShardedParameters<T>>;
 
-  Communicator<T>& replicas() noexcept { return comm_; }
-  Coordinate data() const noexcept { return {comm_.rank(), comm_.size()}; }
+ public:
+  FsdpEngine(Communicator<T>& world, int degree) : Base(world, degree, "Zero<3, reference::fsdp2>") {}
 
   void adopt(std::vector<NamedParameter> parameters, const StrategyOptions& options) {
     const auto refuse = [&](const char* what) {
@@ -82,65 +77,25 @@ class FsdpEngine {
     add_up_ = options.accumulate == accumulation::shard_sums;
     const UnitMap units = options.units();
     sharded_ = std::make_unique<RowShardedParameters<T>>(comm_, parameters, units);
-    schedule_ = std::make_unique<Schedule>(*sharded_, parameters, units, options.reshard_after_forward);
+    schedule_ = std::make_unique<UnitSchedule<RowShardedParameters<T>>>(*sharded_, parameters, units,
+                                                                        options.reshard_after_forward);
     gradients_ = std::make_unique<UnitGradients<T>>(comm_, *sharded_, std::move(parameters), add_up_);
   }
-  /// One dimension each: the rows of a parameter that this rank owns.
-  std::vector<OwnedParameter> owned() const {
-    std::vector<OwnedParameter> result;
-    for (const Shard& shard : shards()) {
-      const auto& [name, value] = gradients_->parameters()[shard.item];
-      result.push_back({name, shard.value, value.sizes().vec()});
-    }
-    return result;
-  }
-
-  void backward(const at::Tensor& loss, bool locally) {
-    require_updated();
-    gradients_->backward(loss, locally && !add_up_);
-    schedule_->rest();
-    reduced_ = !locally;
-  }
-  void reduce_gradients() {
-    require_updated();
-    gradients_->reduce_standing();
-    reduced_ = true;
-  }
-  void reduce_nothing() { gradients_->reduce_nothing(); }
+  /// A rank without a batch cannot gather what the others' graphs need: the Trainer does not let it come to this.
+  void reduce_nothing() noexcept {}
   double clip_norm(double limit, clip method) {
-    if (method == clip::exact) return clip_rows(comm_, gradients_->parameters(), shards(), limit);
-    std::vector<at::Tensor> own;
-    for (const Shard& shard : shards()) own.push_back(shard.value.grad());
-    return clip_fast(comm_, own, own, limit);
+    if (method == clip::fast) return this->clip_norm_fast(limit);
+    return clip_rows(comm_, gradients_->parameters(), this->shards(), limit);
   }
   void before_update() { schedule_->require_free(comm_.rank()); }
-  void after_update(AfterUpdate) {
-    for (const Shard& shard : shards()) at::Tensor(shard.value).mutable_grad().reset();
-    reduced_ = false;
-  }
-
-  UnitSchedule<RowShardedParameters<T>>* schedule() noexcept { return schedule_.get(); }
-  void unshard() { schedule_->hold(); }
-  void reshard() { schedule_->let_go(); }
-  const std::vector<Shard>& shards() const noexcept { return gradients_->shards(); }
+  void after_update(AfterUpdate) { this->forget_averages(); }
 
  private:
-  using Schedule = UnitSchedule<RowShardedParameters<T>>;
-
-  void require_updated() const {
-    if (!reduced_) return;
-    throw Error(ErrorKind::argument,
-                "tandem: a second backward before update() would lose the averages of the first; use accumulate() for "
-                "all but the last backward of a step",
-                comm_.rank(), -1, "backward");
-  }
-
-  Communicator<T> comm_;
-  std::unique_ptr<RowShardedParameters<T>> sharded_;
-  std::unique_ptr<Schedule> schedule_;
-  std::unique_ptr<UnitGradients<T>> gradients_;
-  bool reduced_ = false;
-  bool add_up_ = false;  // every micro-batch is reduced into the shards
+  using Base::add_up_;
+  using Base::comm_;
+  using Base::gradients_;
+  using Base::schedule_;
+  using Base::sharded_;
 };
 
 }  // namespace tandem

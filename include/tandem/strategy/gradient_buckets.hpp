@@ -15,7 +15,7 @@
 #include "tandem/collective/work.hpp"
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/call_site.hpp"
-#include "tandem/core/error.hpp"
+#include "tandem/strategy/backward_checks.hpp"
 #include "tandem/strategy/bucket_set.hpp"
 #include "tandem/strategy/options.hpp"
 #include "tandem/strategy/parameter.hpp"
@@ -34,6 +34,7 @@ namespace tandem {
 ///
 /// Between two calls of begin() nothing here runs: a backward that was not announced (autograd::grad for a penalty,
 /// say) passes through the hooks unchanged.
+///
 /// What backwards reach may change (unused_parameters::find), or be learnt from the first one that is reduced
 /// (static_graph): then, as in PyTorch, buckets are laid out anew before the third.
 ///
@@ -74,13 +75,8 @@ class GradientBuckets {
   /// Computes gradients of `loss`; averages them unless `locally`, and then every gradient that the reduction gives is
   /// there when this returns.
   void backward(const at::Tensor& loss, bool locally) {
-    if (!loss.requires_grad()) {
-      if (parameters_.empty()) return;  // nothing to train: plain pass-through
-      throw Error(ErrorKind::argument,
-                  "tandem: the loss depends on no parameter that requires grad; compute it from the model's output "
-                  "without detach() and outside no-grad scopes",
-                  comm_.rank(), -1, "backward");
-    }
+    if (parameters_.empty() && !loss.requires_grad()) return;  // nothing to train: plain pass-through
+    detail::require_graph(loss, comm_.rank());
     attempt([&] {
       begin(!locally);
       loss.backward();
@@ -127,7 +123,8 @@ class GradientBuckets {
   const std::vector<NamedParameter>& parameters() const noexcept { return parameters_; }
   /// The layout now in use.
   const std::vector<Bucket>& buckets() const noexcept { return buckets_.all(); }
-  const Reduction& reduction() const noexcept { return reduction_; }
+  /// What this rank owns, for a reduction that gives each owner its part.
+  const auto& shards() const noexcept requires(!Reduction::whole) { return reduction_.shards(); }
 
  private:
   /// Which parameters do backwards reach: all, some that may be others each time, or some that stay the same?
@@ -245,10 +242,11 @@ class GradientBuckets {
     } else if (stands_in(index)) {
       if (use_.anywhere(index)) gradient = buckets_.view_of(index).alias();
     } else if (!gradient.defined() || !same_memory(gradient, buckets_.view_of(index))) {
-      throw Error(ErrorKind::argument,
-                  "tandem: a hook on parameter \"" + parameters_[index].name +
-                      "\" replaced its gradient after it was averaged; register hooks before the Trainer is made",
-                  comm_.rank(), -1, "backward");
+      detail::refuse_backward(
+          "a hook on parameter \"" + parameters_[index].name +
+              "\" replaced its gradient after it was averaged; register hooks before the Trainer is "
+              "made",
+          comm_.rank());
     }
   }
 
@@ -262,26 +260,15 @@ class GradientBuckets {
     if (!active_) return {};  // not ours: autograd goes on with the gradient as it is
     const c10::AutoGradMode no_grad(false);
     if (reducing_ && stands_in(index)) {
-      throw Error(ErrorKind::argument,
-                  "tandem: parameter \"" + parameters_[index].name +
-                      "\" received a gradient, but none in the first step; with static_graph every step must reach the "
-                      "same parameters, so use unused_parameters::find",
-                  comm_.rank(), -1, "backward");
+      detail::refuse_backward("parameter \"" + parameters_[index].name +
+                                  "\" received a gradient, but none in the first step; with static_graph every step "
+                                  "must reach the same parameters, so use unused_parameters::find",
+                              comm_.rank());
     }
-    if (slots_[index].ready == backward_) {
-      throw Error(ErrorKind::argument,
-                  "tandem: parameter \"" + parameters_[index].name +
-                      "\" received a gradient twice in one backward; call Trainer::backward once per graph",
-                  comm_.rank(), -1, "backward");
-    }
+    detail::require_first(slots_[index].ready != backward_, parameters_[index].name, comm_.rank());
+    detail::require_dense(gradient, parameters_[index].name, comm_.rank());
     at::Tensor& kept = parameters_[index].value.mutable_grad();
     const at::Tensor& place = buckets_.view_of(index);
-    if (gradient.defined() && gradient.layout() != at::kStrided) {
-      throw Error(ErrorKind::argument,
-                  "tandem: the gradient of parameter \"" + parameters_[index].name +
-                      "\" is sparse; build the layer with dense gradients (Embedding: sparse(false))",
-                  comm_.rank(), -1, "backward");
-    }
     if (!gradient.defined()) {
       if (!kept.defined())
         place.zero_();
@@ -333,21 +320,18 @@ class GradientBuckets {
   }
 
   [[noreturn]] void refuse_unused() {
-    std::string names;
-    std::size_t count = 0;
+    std::vector<std::string> unused;
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
-      if (slots_[index].ready == backward_) continue;
-      if (++count <= 5) names += (names.empty() ? "\"" : ", \"") + parameters_[index].name + "\"";
+      if (slots_[index].ready != backward_) unused.push_back(parameters_[index].name);
     }
-    if (count > 5) names += " and " + std::to_string(count - 5) + " more";
-    throw Error(ErrorKind::argument,
-                "tandem: no gradient came for " + names + " on rank " + std::to_string(comm_.rank()) +
-                    (graph_ == Graph::fixed
-                         ? "; with static_graph every step must reach the parameters that the first reached, so use "
-                           "unused_parameters::find"
-                         : "; use every parameter in the loss, freeze it with requires_grad_(false) on all ranks, or "
-                           "set TrainerOptions::unused to unused_parameters::find"),
-                comm_.rank(), -1, "backward");
+    detail::refuse_unused(
+        unused,
+        graph_ == Graph::fixed
+            ? "with static_graph every step must reach the parameters that the first reached, so use "
+              "unused_parameters::find"
+            : "use every parameter in the loss, freeze it with requires_grad_(false) on all ranks, or "
+              "set TrainerOptions::unused to unused_parameters::find",
+        comm_.rank());
   }
 
   /// The order of rank 0's backward decides the buckets of all ranks from the next one on.

@@ -20,7 +20,8 @@ class RemovableMemory {
   /// `parameter` fills its storage from the beginning. It has no memory from here on.
   RemovableMemory(at::Tensor parameter, const std::string& name)
       : parameter_(std::move(parameter)), storage_(parameter_.storage()) {
-    auto empty = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), 0,
+    // As large as what it stands for, so that a view of it is refused when it is read, by this error.
+    auto empty = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), storage_.nbytes(),
                                                        at::DataPtr(nullptr, at::Device(at::kCPU)), nullptr, false);
     empty->release_data_and_set_meta_custom_data_ptr_error_msg_(
         "tandem: parameter \"" + name +

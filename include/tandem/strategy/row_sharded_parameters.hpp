@@ -78,22 +78,17 @@ class RowShardedParameters {
   }
 
   bool is_empty(std::size_t unit) const noexcept { return layout_.shard(unit) == 0; }
-  /// Begins to make a unit whole. Collective; nothing where it is or was begun.
+  /// Begins to make a unit whole. Collective.
   void begin_gather(std::size_t unit) {
     Unit& it = units_[unit];
-    if (it.state != State::away) return;
-    it.state = State::coming;
     if (is_empty(unit)) return;
     it.shards = arena_empty(comm_.arena(), {static_cast<std::int64_t>(layout_.shard(unit)) * comm_.size()}, it.type);
     it.work = all_gather_async(comm_, it.own, it.shards, {},
                                CallSite{"a unit's parameters", "Trainer", static_cast<int>(unit)});
   }
-  /// Makes a unit whole. Collective unless it is.
-  void gather(std::size_t unit) {
-    begin_gather(unit);
+  /// Makes a unit whole that was begun.
+  void finish_gather(std::size_t unit) {
     Unit& it = units_[unit];
-    if (it.state == State::whole) return;
-    it.state = State::whole;
     if (is_empty(unit)) return;
     it.work.wait();
     it.work = Work();
@@ -109,19 +104,15 @@ class RowShardedParameters {
     }
     it.shards.reset();
   }
-  /// Gives a unit's memory back. Finishes first what was begun.
+  /// Gives a whole unit's memory back.
   void release(std::size_t unit) {
     Unit& it = units_[unit];
-    if (it.state == State::coming) gather(unit);
-    if (it.state == State::away) return;
     for (Member& member : it.members) {
       if (member.memory) member.memory->take();
     }
-    it.state = State::away;
   }
 
  private:
-  enum class State : std::uint8_t { away, coming, whole };
   struct Member {
     std::size_t item;
     std::unique_ptr<detail::RemovableMemory> memory;  // none for a parameter without elements
@@ -132,7 +123,6 @@ class RowShardedParameters {
     at::Tensor own{};     // this rank's shard
     at::Tensor shards{};  // all ranks', while they come
     Work work{};
-    State state = State::away;
   };
 
   void adopt(std::size_t index, const std::vector<NamedParameter>& parameters) {

@@ -46,6 +46,12 @@ class ShardedParameters {
     }
     for (std::size_t item = 0; item < parameters.size(); ++item)
       adopt(item, parameters[item], units_[units.unit_of[item]]);
+    for (Unit& unit : units_) {
+      for (Piece& piece : unit.pieces) {
+        const std::size_t size = size_of(layout_.groups()[piece.group].dtype);
+        for (int rank = 0; rank < comm_.size(); ++rank) piece.bytes.push_back(owned_of(piece, rank).size() * size);
+      }
+    }
   }
 
   const FlatLayout& layout() const noexcept { return layout_; }
@@ -65,18 +71,14 @@ class ShardedParameters {
 
   /// Has it parameters of any size? Others are always whole.
   bool is_empty(std::size_t unit) const noexcept { return units_[unit].pieces.empty(); }
-  bool is_whole(std::size_t unit) const noexcept { return units_[unit].state == State::whole; }
-  /// Begins to make a unit whole. Collective; nothing where it is or was begun.
+  /// Begins to make a unit whole. Collective.
   void begin_gather(std::size_t unit) {
     Unit& it = units_[unit];
-    if (it.state != State::away) return;
     for (Piece& piece : it.pieces) {
       const Group& group = layout_.groups()[piece.group];
       const std::size_t size = size_of(group.dtype);
       piece.memory =
           arena_empty(comm_.arena(), {static_cast<std::int64_t>(piece.place.size())}, scalar_type_of(group.dtype));
-      std::vector<std::size_t> bytes;
-      for (int rank = 0; rank < comm_.size(); ++rank) bytes.push_back(owned_of(piece, rank).size() * size);
       const Range own = owned_of(piece, comm_.rank());
       const Range shard = layout_.shard(piece.group, comm_.rank());
       const auto* const from = static_cast<const std::byte*>(own_[piece.group].data_ptr());
@@ -84,16 +86,13 @@ class ShardedParameters {
           own.empty() ? std::span<const std::byte>()
                       : std::span(from + (own.begin - shard.begin) * size, own.size() * size);
       piece.work = all_gather_v_async(
-          comm_, input, std::span(static_cast<std::byte*>(piece.memory.data_ptr()), piece.place.size() * size), bytes,
-          {}, CallSite{"a unit's parameters", "Trainer", static_cast<int>(unit)});
+          comm_, input, std::span(static_cast<std::byte*>(piece.memory.data_ptr()), piece.place.size() * size),
+          piece.bytes, {}, CallSite{"a unit's parameters", "Trainer", static_cast<int>(unit)});
     }
-    it.state = State::coming;
   }
-  /// Makes a unit whole. Collective unless it is.
-  void gather(std::size_t unit) {
-    begin_gather(unit);
+  /// Makes a unit whole that was begun.
+  void finish_gather(std::size_t unit) {
     Unit& it = units_[unit];
-    if (it.state == State::whole) return;
     for (Piece& piece : it.pieces) {
       piece.work.wait();
       piece.work = Work();
@@ -106,25 +105,21 @@ class ShardedParameters {
       member.memory.give(begin + (place.begin - piece.place.begin) * size, place.size() * size,
                          std::make_shared<at::Tensor>(piece.memory));
     }
-    it.state = State::whole;
   }
-  /// Gives a unit's memory back. Finishes first what was begun.
+  /// Gives a whole unit's memory back.
   void release(std::size_t unit) {
     Unit& it = units_[unit];
-    if (it.state == State::coming) gather(unit);
-    if (it.state == State::away) return;
     for (Member& member : it.members) member.memory.take();
     for (Piece& piece : it.pieces) piece.memory.reset();
-    it.state = State::away;
   }
 
  private:
   using Group = FlatLayout::Group;
-  enum class State : std::uint8_t { away, coming, whole };
   /// Parameters that lie side by side in their group's flat order.
   struct Piece {
     std::size_t group;
     Range place;
+    std::vector<std::size_t> bytes{};  // of each rank's part
     at::Tensor memory{};
     Work work{};
   };
@@ -136,7 +131,6 @@ class ShardedParameters {
   struct Unit {
     std::vector<Piece> pieces;
     std::vector<Member> members;
-    State state = State::away;
   };
 
   Range owned_of(const Piece& piece, int rank) const noexcept {

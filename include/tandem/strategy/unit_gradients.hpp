@@ -13,8 +13,8 @@
 #include "tandem/collective/work.hpp"
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/call_site.hpp"
-#include "tandem/core/error.hpp"
 #include "tandem/reduce/functor.hpp"
+#include "tandem/strategy/backward_checks.hpp"
 #include "tandem/strategy/parameter.hpp"
 #include "tandem/strategy/row_sharded_parameters.hpp"
 #include "tandem/tensor/async.hpp"
@@ -60,38 +60,23 @@ class UnitGradients {
 
   /// Computes gradients of `loss`; averages them into the shards unless `locally`.
   void backward(const at::Tensor& loss, bool locally) {
-    if (!loss.requires_grad()) {
-      if (parameters_.empty()) return;
-      throw Error(ErrorKind::argument,
-                  "tandem: the loss depends on no parameter that requires grad; compute it from the model's output "
-                  "without detach() and outside no-grad scopes",
-                  comm_.rank(), -1, "backward");
-    }
-    begin(!locally);
-    try {
+    if (parameters_.empty() && !loss.requires_grad()) return;  // nothing to train: plain pass-through
+    detail::require_graph(loss, comm_.rank());
+    attempt([&] {
+      begin(!locally);
       loss.backward();
-    } catch (...) {
-      active_ = false;
-      throw;
-    }
-    finish();
+      finish();
+    });
   }
   /// Averages the gradients as they stand.
   void reduce_standing() {
-    begin(true);
-    for (std::size_t index = 0; index < parameters_.size(); ++index) {
-      if (parameters_[index].value.grad().defined()) arrive(index);
-    }
-    finish();
-  }
-  /// Takes part in the others' averages with zeros, and gets them.
-  void reduce_nothing() {
-    begin(true);
-    for (std::size_t index = 0; index < parameters_.size(); ++index) {
-      parameters_[index].value.mutable_grad().reset();
-      arrive(index);
-    }
-    finish();
+    attempt([&] {
+      begin(true);
+      for (std::size_t index = 0; index < parameters_.size(); ++index) {
+        if (parameters_[index].value.grad().defined()) arrive(index);
+      }
+      finish();
+    });
   }
 
  private:
@@ -107,6 +92,16 @@ class UnitGradients {
   static constexpr CallSite backward_site{"a unit's gradients", "Trainer::backward", 0};
   static constexpr std::size_t most_under_way = 2;
 
+  /// After an exception, what is under way stays so until the communicator has been given up with the true cause.
+  template <class F>
+  void attempt(F f) {
+    try {
+      f();
+    } catch (...) {
+      active_ = false;
+      throw;
+    }
+  }
   void begin(bool reduce) {
     ++backward_;
     active_ = true;
@@ -117,24 +112,14 @@ class UnitGradients {
   }
   at::Tensor receive(std::size_t index, const at::Tensor& gradient) {
     if (!active_) return {};
-    if (gradient.defined() && gradient.layout() != at::kStrided) {
-      throw Error(ErrorKind::argument,
-                  "tandem: the gradient of parameter \"" + parameters_[index].name +
-                      "\" is sparse; build the layer with dense gradients (Embedding: sparse(false))",
-                  comm_.rank(), -1, "backward");
-    }
+    detail::require_dense(gradient, parameters_[index].name, comm_.rank());
     arrive(index);
     return {};
   }
   /// Autograd stores the gradient after this, so units that were complete before are ready now.
   void arrive(std::size_t index) {
     if (!reducing_) return;
-    if (seen_[index] == backward_) {
-      throw Error(ErrorKind::argument,
-                  "tandem: parameter \"" + parameters_[index].name +
-                      "\" received a gradient twice in one backward; call Trainer::backward once per graph",
-                  comm_.rank(), -1, "backward");
-    }
+    detail::require_first(seen_[index] != backward_, parameters_[index].name, comm_.rank());
     reduce_complete();
     seen_[index] = backward_;
     const std::size_t unit = layout_.items()[index].unit;
@@ -146,27 +131,23 @@ class UnitGradients {
   }
   void begin_reduce(std::size_t unit) {
     const auto shard = static_cast<std::int64_t>(layout_.shard(unit));
-    for (const std::size_t item : units_[unit].items) {
-      if (shard == 0) parameters_[item].value.mutable_grad().reset();
-    }
     if (shard == 0) return;
     if (under_way_.size() == most_under_way) finish_oldest();
     const c10::AutoGradMode no_grad(false);
     const at::Tensor buffer = arena_empty(comm_.arena(), {shard * comm_.size()}, sharded_.type(unit));
-    buffer.zero_();
     for (const std::size_t item : units_[unit].items) {
-      at::Tensor& gradient = parameters_[item].value.mutable_grad();
-      if (gradient.defined() && gradient.numel() > 0) {
-        const at::Tensor flat = gradient.reshape({-1});
-        for (int rank = 0; rank < comm_.size(); ++rank) {
-          const Range owned = layout_.owned(item, rank);
-          if (owned.empty()) continue;
-          const auto length = static_cast<std::int64_t>(owned.size());
-          buffer.narrow(0, rank * shard + static_cast<std::int64_t>(layout_.offset(item)), length)
-              .copy_(flat.narrow(0, static_cast<std::int64_t>(owned.begin), length));
-        }
+      const at::Tensor& gradient = parameters_[item].value.grad();
+      const at::Tensor flat = gradient.defined() ? gradient.reshape({-1}) : at::Tensor();
+      for (int rank = 0; rank < comm_.size(); ++rank) {
+        const Range owned = flat.defined() ? layout_.owned(item, rank) : Range{};
+        const auto part = static_cast<std::int64_t>(layout_.part(item)),
+                   length = static_cast<std::int64_t>(owned.size());
+        const at::Tensor place = buffer.narrow(0, rank * shard + static_cast<std::int64_t>(layout_.offset(item)), part);
+        if (length > 0)
+          place.narrow(0, 0, length).copy_(flat.narrow(0, static_cast<std::int64_t>(owned.begin), length));
+        if (length < part) place.narrow(0, length, part - length).zero_();  // padding is added up too
       }
-      gradient.reset();
+      parameters_[item].value.mutable_grad().reset();
     }
     under_way_.push_back(
         {unit, buffer, reduce_scatter_async(comm_, buffer, own_part(buffer, shard), Sum{}, {}, backward_site)});
@@ -195,15 +176,14 @@ class UnitGradients {
     active_ = false;
     if (!reducing_) return;
     reduce_complete();
-    std::string names;
+    std::vector<std::string> unused;
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
-      if (seen_[index] != backward_) names += (names.empty() ? "\"" : ", \"") + parameters_[index].name + "\"";
+      if (seen_[index] != backward_) unused.push_back(parameters_[index].name);
     }
-    if (!names.empty()) {
-      throw Error(ErrorKind::argument,
-                  "tandem: no gradient came for " + names + " on rank " + std::to_string(comm_.rank()) +
-                      "; use every parameter in the loss, or freeze it with requires_grad_(false) on all ranks",
-                  comm_.rank(), -1, "backward");
+    if (!unused.empty()) {
+      detail::refuse_unused(unused,
+                            "use every parameter in the loss, or freeze it with requires_grad_(false) on all ranks",
+                            comm_.rank());
     }
     while (!under_way_.empty()) finish_oldest();
     for (const NamedParameter& parameter : parameters_) parameter.value.mutable_grad().reset();

@@ -18,7 +18,8 @@ namespace tandem {
 
 /// Two units are whole at a time: the one that runs and the one that is on its way. All ranks must run the same units
 /// in the same order; where they do not, the gathers that meet are refused as different operations.
-/// `Sharded` is ShardedParameters or of its shape.
+///
+/// `Sharded` is ShardedParameters or of its shape: begin_gather(unit), then finish_gather(unit), then release(unit).
 template <class Sharded>
 class UnitSchedule {
  public:
@@ -45,10 +46,10 @@ class UnitSchedule {
   }
 
   void before_forward(std::size_t unit) {
-    sharded_.gather(unit);
+    gather(unit);
     do ++unit;
     while (unit < sharded_.units() && sharded_.is_empty(unit));
-    if (unit < sharded_.units()) sharded_.begin_gather(unit);
+    if (unit < sharded_.units()) begin_gather(unit);
   }
   void after_forward(std::size_t unit, const at::Tensor& output) {
     const bool has_backward = c10::GradMode::is_enabled() && output.requires_grad();
@@ -63,7 +64,7 @@ class UnitSchedule {
   }
   /// Makes all units whole, and lets them be so until let_go() was called as often. Collective unless they are.
   void hold() {
-    for (std::size_t unit = 0; unit < sharded_.units(); ++unit) sharded_.gather(unit);
+    for (std::size_t unit = 0; unit < sharded_.units(); ++unit) gather(unit);
     ++holders_;
   }
   void let_go() {
@@ -78,19 +79,25 @@ class UnitSchedule {
     }
     rest();
   }
-  /// Nothing is whole unless it is held, and nothing expected: between two steps.
+  /// Nothing has come yet, whatever other uses of the graph have called forth.
+  void begin_backward() {
+    for (auto& unit : passes_->units) unit.arrived = 0, unit.passed = false;
+  }
+  /// Nothing is whole unless it is held, and nothing has come: between two steps.
   void rest() {
     for (std::size_t unit = 0; unit < sharded_.units(); ++unit) release(unit);
-    for (auto& unit : passes_->units) unit.arrived = 0, unit.passed = false;
+    begin_backward();
   }
 
  private:
+  enum class State : std::uint8_t { away, coming, whole };
   struct Passes {
     explicit Passes(std::size_t count) : units(count) {}
     struct Unit {
       std::size_t parameters = 0;
       std::size_t arrived = 0;  // gradients of them, in this backward
       bool passed = false;      // is the gradient of its input there?
+      State state = State::away;
     };
     std::vector<Unit> units;
     UnitSchedule* owner = nullptr;
@@ -102,10 +109,10 @@ class UnitSchedule {
 
   /// The gradient of the unit's output is there.
   void before_backward(std::size_t unit) {
-    sharded_.gather(unit);
+    gather(unit);
     std::size_t next = unit;
     while (next > 0 && sharded_.is_empty(next - 1)) --next;
-    if (next > 0) sharded_.begin_gather(next - 1);
+    if (next > 0) begin_gather(next - 1);
     if (unit + 1 < sharded_.units()) {
       passes_->units[unit + 1].passed = true;
       release_if_through(unit + 1);
@@ -117,8 +124,28 @@ class UnitSchedule {
     const auto& it = passes_->units[unit];
     if (it.passed && it.arrived >= it.parameters) release(unit);
   }
+  /// Collective; nothing where it is whole or was begun.
+  void begin_gather(std::size_t unit) {
+    State& state = passes_->units[unit].state;
+    if (state != State::away) return;
+    sharded_.begin_gather(unit);
+    state = State::coming;
+  }
+  /// Collective unless it is whole.
+  void gather(std::size_t unit) {
+    begin_gather(unit);
+    State& state = passes_->units[unit].state;
+    if (state == State::whole) return;
+    sharded_.finish_gather(unit);
+    state = State::whole;
+  }
+  /// Finishes first what was begun.
   void release(std::size_t unit) {
-    if (holders_ == 0) sharded_.release(unit);
+    State& state = passes_->units[unit].state;
+    if (holders_ > 0 || state == State::away) return;
+    gather(unit);
+    sharded_.release(unit);
+    state = State::away;
   }
 
   Sharded& sharded_;

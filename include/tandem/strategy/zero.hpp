@@ -14,7 +14,6 @@
 #include "tandem/strategy/clip.hpp"
 #include "tandem/strategy/compression.hpp"
 #include "tandem/strategy/concepts.hpp"
-#include "tandem/strategy/degree.hpp"
 #include "tandem/strategy/flat_parameters.hpp"
 #include "tandem/strategy/fsdp.hpp"
 #include "tandem/strategy/gradient_buckets.hpp"
@@ -24,6 +23,7 @@
 #include "tandem/strategy/scatter_gradients.hpp"
 #include "tandem/strategy/sharded_clip.hpp"
 #include "tandem/strategy/sharded_parameters.hpp"
+#include "tandem/strategy/sharding_engine.hpp"
 #include "tandem/strategy/unit_schedule.hpp"
 #include "tandem/tensor/flat_layout.hpp"
 #include "tandem/tensor/torch.hpp"
@@ -35,20 +35,13 @@ inline constexpr const char* zero_names[] = {"", "Zero<1>", "Zero<2>", "Zero<3>"
 }  // namespace detail
 
 /// What Zero does on one rank; made and driven by a Trainer.
-///
-/// Between backward() and update() averages stand in the shards' gradients, which the optimizer sees; those of the
-/// model's parameters are undefined. Within accumulate() these hold this rank's sums.
 template <class T, int Level, class Compression>
-class ZeroEngine {
- public:
-  /// Collective: splits `world`. Throws Error(argument) on all ranks alike, before anything is sent, when the world
-  /// has not `degree` ranks.
-  ZeroEngine(Communicator<T>& world, int degree)
-      : comm_(detail::require_degree(world, degree, detail::zero_names[Level]).split(0, world.rank())) {}
+class ZeroEngine : public ShardingEngine<T, GradientBuckets<T, ScatterGradients<Compression>>, ShardedParameters<T>> {
+  using Buckets = GradientBuckets<T, ScatterGradients<Compression>>;
+  using Base = ShardingEngine<T, Buckets, ShardedParameters<T>>;
 
-  /// The ranks that hold the same parameters.
-  Communicator<T>& replicas() noexcept { return comm_; }
-  Coordinate data() const noexcept { return {comm_.rank(), comm_.size()}; }
+ public:
+  ZeroEngine(Communicator<T>& world, int degree) : Base(world, degree, detail::zero_names[Level]) {}
 
   void adopt(std::vector<NamedParameter> parameters, const StrategyOptions& options) {
     if (options.after_update == AfterUpdate::keep) {
@@ -75,74 +68,37 @@ class ZeroEngine {
       schedule_ = std::make_unique<UnitSchedule<ShardedParameters<T>>>(*sharded_, parameters, units,
                                                                        options.reshard_after_forward);
     }
-    buckets_ = std::make_unique<Buckets>(
+    gradients_ = std::make_unique<Buckets>(
         comm_, std::move(parameters), std::move(items), options,
-        Reduction(layout, comm_.rank(), flat_ ? flat_->shards() : sharded_->shards(), Level >= 2, add_up_));
+        ScatterGradients<Compression>(layout, comm_.rank(), flat_ ? flat_->shards() : sharded_->shards(), Level >= 2,
+                                      add_up_));
   }
-  /// One dimension each: the part of a parameter that this rank owns.
-  std::vector<OwnedParameter> owned() const {
-    std::vector<OwnedParameter> result;
-    for (const Shard& shard : shards()) {
-      const auto& [name, value] = buckets_->parameters()[shard.item];
-      result.push_back({name, shard.value, value.sizes().vec()});
-    }
-    return result;
-  }
-
-  /// Computes gradients; averages them into the owners' shards unless `locally`, or with accumulation::shard_sums also
-  /// then.
-  void backward(const at::Tensor& loss, bool locally) {
-    require_updated();
-    buckets_->backward(loss, locally && !add_up_);
-    if (schedule_) schedule_->rest();
-    reduced_ = !locally;
-  }
-  void reduce_gradients() {
-    require_updated();
-    buckets_->reduce_standing();
-    reduced_ = true;
-  }
-  void reduce_nothing() { buckets_->reduce_nothing(); }
+  void reduce_nothing() { gradients_->reduce_nothing(); }
   double clip_norm(double limit, clip method) {
-    if (method == clip::fast) {
-      std::vector<at::Tensor> own;
-      for (const Shard& shard : shards()) {
-        if (shard.value.grad().defined()) own.push_back(shard.value.grad());
-      }
-      return clip_fast(comm_, own, own, limit);
-    }
-    std::vector<bool> present(buckets_->parameters().size());
-    for (std::size_t item = 0; item < present.size(); ++item) present[item] = buckets_->has_average(item);
-    return clip_shards(comm_, layout(), buckets_->parameters(), shards(), present, limit);
+    if (method == clip::fast) return this->clip_norm_fast(limit);
+    std::vector<bool> present(gradients_->parameters().size());
+    for (std::size_t item = 0; item < present.size(); ++item) present[item] = gradients_->has_average(item);
+    return clip_shards(comm_, layout(), gradients_->parameters(), this->shards(), present, limit);
   }
   void before_update() {
     if (flat_) return flat_->before_update();
     schedule_->require_free(comm_.rank());
   }
   void after_update(AfterUpdate) {
-    for (const Shard& shard : shards()) at::Tensor(shard.value).mutable_grad().reset();
-    reduced_ = false;
+    this->forget_averages();
     if (flat_) flat_->after_update();
   }
 
-  /// When a model's units are whole; nullptr when its parameters always are.
-  UnitSchedule<ShardedParameters<T>>* schedule() noexcept { return schedule_.get(); }
-  /// All parameters are whole from unshard() to reshard(). Collective where they are not always so.
-  void unshard() {
-    if (schedule_) schedule_->hold();
-  }
-  void reshard() {
-    if (schedule_) schedule_->let_go();
-  }
-
   /// The buckets as they are laid out now, and who owns what, for those who want to look.
-  const std::vector<Bucket>& buckets() const noexcept { return buckets_->buckets(); }
+  const std::vector<Bucket>& buckets() const noexcept { return gradients_->buckets(); }
   const FlatLayout& layout() const noexcept { return flat_ ? flat_->layout() : sharded_->layout(); }
-  const std::vector<Shard>& shards() const noexcept { return buckets_->reduction().shards(); }
 
  private:
-  using Reduction = ScatterGradients<Compression>;
-  using Buckets = GradientBuckets<T, Reduction>;
+  using Base::add_up_;
+  using Base::comm_;
+  using Base::gradients_;
+  using Base::schedule_;
+  using Base::sharded_;
 
   static bool is_shared(Placement placement) noexcept {
     return placement == Placement::shared || (placement == Placement::automatic && Level == 3 && T::has_windows);
@@ -155,21 +111,8 @@ class ZeroEngine {
                 "Placement::shared",
                 comm_.rank());
   }
-  void require_updated() const {
-    if (!reduced_) return;
-    throw Error(ErrorKind::argument,
-                "tandem: a second backward before update() would lose the averages of the first; use accumulate() for "
-                "all but the last backward of a step",
-                comm_.rank(), -1, "backward");
-  }
 
-  Communicator<T> comm_;
-  std::unique_ptr<FlatParameters<T>> flat_;                       // one of this
-  std::unique_ptr<ShardedParameters<T>> sharded_;                 // and this
-  std::unique_ptr<UnitSchedule<ShardedParameters<T>>> schedule_;  // goes with sharded_
-  std::unique_ptr<Buckets> buckets_;                              // hooks point at it, so it stays where it is
-  bool reduced_ = false;
-  bool add_up_ = false;  // every micro-batch is reduced into the shards
+  std::unique_ptr<FlatParameters<T>> flat_;  // where parameters are always whole
 };
 
 /// Data parallelism with sharded state. Policies, in any order: degree<N> ranks (unless given, what the world size

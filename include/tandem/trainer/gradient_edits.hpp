@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -31,8 +33,9 @@ bool all_finite(Communicator<T>& comm, const std::vector<OwnedParameter>& owned)
   for (const OwnedParameter& parameter : owned) {
     const at::Tensor& gradient = parameter.value.grad();
     if (found != 0 || !gradient.defined() || gradient.numel() == 0) continue;
-    // The largest magnitude, in one pass; by ATen, which our users' -ffast-math does not touch.
-    const at::Tensor largest = gradient.abs().max();
+    // The largest magnitude, in one pass without a copy; by ATen, which our users' -ffast-math does not touch.
+    const at::Tensor largest = at::_ops::linalg_vector_norm::call(gradient, std::numeric_limits<double>::infinity(),
+                                                                  std::nullopt, false, std::nullopt);
     found = largest.sub(largest).eq(0).template item<bool>() ? 0 : 1;  // infinite or no number: the difference is none
   }
   all_reduce(comm, std::span<std::uint8_t>(&found, 1), Max{});

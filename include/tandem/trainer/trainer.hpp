@@ -24,6 +24,7 @@
 #include "tandem/trainer/gradient_edits.hpp"
 #include "tandem/trainer/model_source.hpp"
 #include "tandem/trainer/optimizer_slot.hpp"
+#include "tandem/trainer/option_facts.hpp"
 #include "tandem/trainer/options.hpp"
 #include "tandem/trainer/scopes.hpp"
 #include "tandem/trainer/start_check.hpp"
@@ -178,7 +179,7 @@ class Trainer {
     detail::settle_threads(replicas, options_.intra_op_threads);
     auto parameters = detail::parameters_of(*model_);
     const auto buffers = detail::buffers_of(*model_);
-    detail::check_start(replicas, parameters, buffers, option_facts());
+    detail::check_start(replicas, parameters, buffers, detail::option_facts(Strategy::name, options_));
     detail::copy_from_rank(replicas, 0, parameters);
     detail::copy_from_rank(replicas, 0, buffers);
     for (const NamedParameter& parameter : parameters) {
@@ -187,9 +188,14 @@ class Trainer {
     std::erase_if(parameters, [](const NamedParameter& parameter) { return !parameter.value.requires_grad(); });
     trains_ = !parameters.empty();
     auto units = detail::unit_source(*model_, parameters);
-    engine_->adopt(std::move(parameters), StrategyOptions{options_.buckets, options_.after_update, options_.placement,
-                                                          options_.unused, options_.static_graph, options_.accumulate,
-                                                          options_.reshard_after_forward, std::move(units)});
+    engine_->adopt(std::move(parameters), {.buckets = options_.buckets,
+                                           .after_update = options_.after_update,
+                                           .placement = options_.placement,
+                                           .unused = options_.unused,
+                                           .static_graph = options_.static_graph,
+                                           .accumulate = options_.accumulate,
+                                           .reshard_after_forward = options_.reshard_after_forward,
+                                           .units = std::move(units)});
     if (options_.uneven_inputs) detail::require_whole_units(*engine_);
     owned_ = engine_->owned();
     optimizer_ = std::make_unique<detail::OptimizerSlot>(recipe, owned_);
@@ -206,14 +212,10 @@ class Trainer {
 
   template <class... Inputs>
   OutputType call_forward(Inputs&&... inputs) {
-    if constexpr (!CheckInputs<Model, Inputs...>::sound) {
+    if constexpr (CheckInputs<Model, Inputs...>::sound)
+      return detail::run_forward(*model_, *engine_, std::forward<Inputs>(inputs)...);
+    else
       __builtin_unreachable();  // CheckInputs has said why this does not compile
-    } else if constexpr (CutInUnits<ModuleType> && sizeof...(Inputs) == 1 && requires { engine_->schedule(); }) {
-      if (auto* const schedule = engine_->schedule()) return detail::forward_by_units(*model_, *schedule, inputs...);
-      return model_->forward(std::forward<Inputs>(inputs)...);
-    } else {
-      return model_->forward(std::forward<Inputs>(inputs)...);
-    }
   }
 
   template <class... Batch>
@@ -311,32 +313,6 @@ class Trainer {
     if constexpr (requires { engine_->unshard(); }) whole ? engine_->unshard() : engine_->reshard();
   }
   void add_up_locally(int change) noexcept { local_ += change; }
-
-  template <class Enumeration>
-  static std::string number(Enumeration value) {
-    return std::to_string(static_cast<int>(value));
-  }
-  std::vector<detail::Fact> option_facts() const {
-    std::string caps = options_.buckets.from_first_step ? "from step 1:" : "";
-    for (const std::size_t cap : options_.buckets.bytes) {
-      if (!caps.empty()) caps += ' ';  // not " " + ..., of which g++ 12 warns falsely at -O3 (-Wrestrict)
-      caps += std::to_string(cap);
-    }
-    return {{"the strategy", Strategy::name},
-            {"TrainerOptions::buckets", caps},
-            {"TrainerOptions::clip_norm", options_.clip_norm ? std::to_string(*options_.clip_norm) : "unset"},
-            {"TrainerOptions::clip_value", options_.clip_value ? std::to_string(*options_.clip_value) : "unset"},
-            {"TrainerOptions::clip_method", number(options_.clip_method)},
-            {"TrainerOptions::unused", number(options_.unused)},
-            {"TrainerOptions::static_graph", options_.static_graph ? "on" : "off"},
-            {"TrainerOptions::accumulate", number(options_.accumulate)},
-            {"TrainerOptions::on_non_finite", number(options_.on_non_finite)},
-            {"TrainerOptions::uneven_inputs", options_.uneven_inputs ? "on" : "off"},
-            {"TrainerOptions::broadcast_buffers", options_.broadcast_buffers ? "on" : "off"},
-            {"TrainerOptions::reshard_after_forward", options_.reshard_after_forward ? "on" : "off"},
-            {"TrainerOptions::placement", number(options_.placement)},
-            {"TrainerOptions::after_update", number(options_.after_update)}};
-  }
 
   /// Runs f; when an exception leaves it, the peers are told why this rank will not come to the next collective.
   template <class F>

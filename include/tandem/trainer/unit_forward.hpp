@@ -79,4 +79,13 @@ at::Tensor forward_by_units(M& model, Schedule& schedule, at::Tensor x) {
   return x;
 }
 
+/// The model's output: unit by unit where the engine gathers units.
+template <class M, class Engine, class... Inputs>
+auto run_forward(M& model, Engine& engine, Inputs&&... inputs) {
+  if constexpr (CutInUnits<M> && sizeof...(Inputs) == 1 && requires { engine.schedule(); }) {
+    if (auto* const schedule = engine.schedule()) return forward_by_units(model, *schedule, inputs...);
+  }
+  return model.forward(std::forward<Inputs>(inputs)...);
+}
+
 }  // namespace tandem::detail

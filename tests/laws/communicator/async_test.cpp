@@ -72,12 +72,19 @@ TEST_CASE("several pending all-reduces, polled and finished in order") {
   }
 }
 
+namespace {
+/// All different, and rank 1's is zero.
+std::vector<std::size_t> counts_of(int ranks) {
+  std::vector<std::size_t> counts;
+  for (int rank = 0; rank < ranks; ++rank) counts.push_back(rank == 1 ? 0 : 20011 + 7 * static_cast<std::size_t>(rank));
+  return counts;
+}
+}  // namespace
+
 TEST_CASE("a pending reduce-scatter by counts gives every rank its run of the all-reduce") {
   for (int ranks = 1; ranks <= 4; ++ranks) {
     CAPTURE(ranks);
-    std::vector<std::size_t> counts;
-    for (int rank = 0; rank < ranks; ++rank)
-      counts.push_back(rank == 1 ? 0 : 20011 + 7 * static_cast<std::size_t>(rank));
+    const std::vector<std::size_t> counts = counts_of(ranks);
     const Case<float, Sum> c(ranks, std::accumulate(counts.begin(), counts.end(), std::size_t{0}), Sum{}, 3);
     for (const Registered registered : {Registered::everywhere, Registered::nowhere, Registered::on_last_rank}) {
       on_threads(ranks, [&](World& world) {
@@ -108,9 +115,7 @@ TEST_CASE("a pending reduce-scatter by counts gives every rank its run of the al
 TEST_CASE("a pending all-gather by counts gives every rank all runs") {
   for (int ranks = 1; ranks <= 4; ++ranks) {
     CAPTURE(ranks);
-    std::vector<std::size_t> counts;
-    for (int rank = 0; rank < ranks; ++rank)
-      counts.push_back(rank == 1 ? 0 : 20011 + 7 * static_cast<std::size_t>(rank));
+    const std::vector<std::size_t> counts = counts_of(ranks);
     const Case<float, Sum> c(ranks, std::accumulate(counts.begin(), counts.end(), std::size_t{0}), Sum{}, 5);
     for (const Registered registered : {Registered::everywhere, Registered::nowhere, Registered::on_last_rank}) {
       on_threads(ranks, [&](World& world) {

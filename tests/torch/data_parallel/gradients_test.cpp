@@ -22,15 +22,7 @@
 namespace {
 
 using namespace tandem;
-using test::differing;
-using test::for_each_strategy;
-using test::Free;
-using test::input_of;
-using test::on_ranks;
-using test::OneProcess;
-using test::parameter;
-using test::trainer_of;
-using test::weights;
+using namespace tandem::test;
 
 template <class Strategy>
 constexpr bool sharded = !std::is_same_v<Strategy, Ddp<>>;

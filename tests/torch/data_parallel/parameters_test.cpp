@@ -24,16 +24,7 @@
 namespace {
 
 using namespace tandem;
-using test::differing;
-using test::for_each_strategy;
-using test::Free;
-using test::input_of;
-using test::on_ranks;
-using test::OneProcess;
-using test::parameter;
-using test::Recipe;
-using test::trainer_of;
-using test::weights;
+using namespace tandem::test;
 
 using Input = std::function<at::Tensor(int rank, int step)>;
 

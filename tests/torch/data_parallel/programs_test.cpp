@@ -25,22 +25,7 @@
 namespace {
 
 using namespace tandem;
-using test::differing;
-using test::for_each_strategy;
-using test::Free;
-using test::input_of;
-using test::on_ranks;
-using test::OneProcess;
-using test::parameter;
-using test::trainer_of;
-using test::weights;
-
-/// Elements in which `mine` differs from rank 0's.
-std::int64_t differing_from_rank_0(Communicator<ShmRing>& world, const at::Tensor& mine) {
-  const at::Tensor root = mine.detach().clone();
-  broadcast(world, root, 0);
-  return differing(mine, root);
-}
+using namespace tandem::test;
 
 struct ConvNetImpl : torch::nn::Module {
   torch::nn::Conv2d conv{nullptr};

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "gpt/reference.hpp"
+#include "support/cut_models.hpp"
+#include "support/one_process.hpp"
 #include "support/ranks.hpp"
 #include "support/torch_training.hpp"
 #include "support/worlds.hpp"
@@ -23,26 +25,16 @@ using namespace tandem;
 using test::differing;
 using FullyShard = Zero<3, reference::fsdp2>;
 
-struct Affine : torch::nn::Module {
-  at::Tensor weight, bias, scale;
-  Affine(std::int64_t in, std::int64_t out) {
-    const torch::nn::Linear made(in, out);
-    weight = register_parameter("weight", made->weight.detach().clone());
-    bias = register_parameter("bias", made->bias.detach().clone());
-    scale = register_parameter("scale", at::full({}, 1.5));
-  }
-  at::Tensor forward(const at::Tensor& x) { return torch::tanh(at::linear(x, weight, bias)) * scale; }
-};
-
 /// Rows that no number of ranks divides, fewer rows than ranks, a number, and a unit without parameters.
 struct Net : torch::nn::SequentialImpl {
   explicit Net(std::uint64_t seed) {
     torch::manual_seed(seed);
     push_back(torch::nn::Embedding(53, 33));
-    push_back(std::make_shared<Affine>(33, 97));
+    push_back(std::make_shared<test::Affine>(33, 97));
     push_back(torch::nn::Tanh());
-    push_back(std::make_shared<Affine>(97, 2));
-    push_back(std::make_shared<Affine>(2, 53));
+    push_back(std::make_shared<test::Affine>(97, 2));
+    push_back(std::make_shared<test::Scale>());
+    push_back(std::make_shared<test::Affine>(2, 53));
   }
   at::Tensor forward(const at::Tensor& tokens) { return torch::nn::SequentialImpl::forward(tokens); }
 };
@@ -199,7 +191,7 @@ void compare(const Terms& terms) {
           optimizer->step();
           optimizer->zero_grad();
           trainer.update();
-          for (const at::Tensor& parameter : trainer.model().parameters()) CHECK(parameter.storage().nbytes() == 0);
+          for (const at::Tensor& parameter : trainer.model().parameters()) CHECK_THROWS(parameter.const_data_ptr());
           const auto whole = trainer.unshard();
           wrong_weights += differing(trainer.model().parameters(), theirs);
         }
@@ -253,9 +245,7 @@ TEST_CASE("reference::fsdp2: gradients written by hand are averaged") {
     trainer.update();
     const auto whole = trainer.unshard();
     for (const at::Tensor& parameter : trainer.model().parameters()) {
-      at::Tensor of_rank_0 = parameter.detach().clone();
-      broadcast(world, of_rank_0, 0);
-      CHECK(differing(parameter, of_rank_0) == 0);
+      CHECK(test::differing_from_rank_0(world, parameter) == 0);
     }
   });
 }

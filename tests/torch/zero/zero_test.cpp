@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "support/free_model.hpp"
+#include "support/one_process.hpp"
 #include "support/ranks.hpp"
 #include "support/shared_page.hpp"
 #include "support/torch_training.hpp"
@@ -20,17 +21,7 @@
 namespace {
 
 using namespace tandem;
-using test::differing;
-using test::Free;
-using test::input_of;
-using test::mean_loss;
-using test::sgd;
-
-std::vector<at::Tensor> values(const Free& model) {
-  std::vector<at::Tensor> result;
-  for (const auto& [name, value] : model.parameters) result.push_back(value);
-  return result;
-}
+using namespace tandem::test;
 
 template <class Strategy>
 void against_ddp(Communicator<ShmRing>& world, const std::function<Free(int)>& make, at::IntArrayRef sizes,
@@ -39,7 +30,7 @@ void against_ddp(Communicator<ShmRing>& world, const std::function<Free(int)>& m
   for (std::size_t step = 0; step < expected.size(); ++step) {
     const at::Tensor x = input_of(world.rank(), static_cast<int>(step), sizes);
     trainer.step(x, x);
-    if (const auto wrong = differing(values(trainer.model()), expected[step]); wrong != 0) {
+    if (const auto wrong = differing(weights(trainer.model()), expected[step]); wrong != 0) {
       FAIL_CHECK(Strategy::name << ", step " << step << ": " << wrong << " elements differ from Ddp");
     }
   }
@@ -67,7 +58,7 @@ void as_ddp(const std::function<Free(int rank)>& make, at::IntArrayRef sizes, in
           const at::Tensor x = input_of(rank, step, sizes);
           trainer.step(x, x);
           expected.emplace_back();
-          for (const auto& value : values(trainer.model())) expected.back().push_back(value.detach().clone());
+          for (const auto& value : weights(trainer.model())) expected.back().push_back(value.detach().clone());
         }
       }
       for (const Placement placement : {Placement::apart, Placement::shared}) {
