@@ -144,8 +144,7 @@ std::variant<Options, std::string> parse(int argument_count, const char* const* 
   options.strategy = static_cast<Strategy>(std::ranges::find(strategy_names, strategy) - strategy_names);
   if (options.verify && options.strategy == Strategy::fsdp2) {
     throw InputError(
-        "--verify emulates DistributedDataParallel, which --strategy fsdp2 does not equal; scripts/verify_python holds "
-        "it "
+        "--verify emulates DistributedDataParallel, and --strategy fsdp2 is no such; scripts/verify_python holds it "
         "against fully_shard");
   }
   options.ranks = checked_ranks(ranks, options.strategy, setting);

@@ -55,7 +55,6 @@ class Place:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(root / name, self.root / name)
         program(self.root / "scripts/train", TRAIN)
-        program(self.root / "build/train/examples/train", "print('{single,ddp,zero1,zero2,zero3}')")
         program(self.root / "build/verify_python/venv/bin/python3", PYTHON)
         shutil.copy(self.root / "tests/python/requirements.txt", self.root / "build/verify_python/stamp")
         libtorch = self.root / "libtorch"
@@ -75,16 +74,13 @@ class Place:
 
 def equal(place):
     output, _, rows = place.verify("--ranks", "2,5", "--steps", "3", "--preset", "tiny")
-    compared = [row for row in rows if "skipped" not in row]
-    assert [(row["strategy"], row["ranks"], row["accumulate"]) for row in compared] == [
+    assert [(row["strategy"], row["ranks"], row["accumulate"]) for row in rows] == [
         (strategy, ranks, accumulate) for ranks in (2, 5) for strategy, accumulate in
-        (("ddp", 2), ("zero1", 2), ("zero2", 2), ("zero3", 2), ("ddp", 1), ("zero1", 2))], rows
-    for row in compared:
+        (("ddp", 2), ("zero1", 2), ("zero2", 2), ("zero3", 2), ("ddp", 1), ("zero1", 2),
+         ("fsdp2", 2))], rows
+    for row in rows:
         assert (row["losses_differing"], row["weights_differing"], row["weights"], row["steps"]) == (0, 0, 4, 3), row
         assert row["torch"] == "2.11.0+cu130" and row["cpu_capability"] == "avx2", row
-    skipped = [row for row in rows if "skipped" in row]
-    assert [row["strategy"] for row in skipped] == ["fsdp2", "fsdp2"], rows
-    assert "skipped: the example has no --strategy fsdp2" in output, output
     assert "libtorch None, Python torch 2.11.0+cu130: their results need not be equal" in output, output
 
 
@@ -96,9 +92,9 @@ def differences(place):
     for spoilt, number, key in cases:
         output, _, rows = place.verify("--ranks", "2", "--steps", "2", expected=1, SPOIL=spoilt)
         assert "1 of 7 rows differ" in output, output
-        counts = [(row.get("losses_differing"), row.get("weights_differing")) for row in rows[:6]]
+        counts = [(row["losses_differing"], row["weights_differing"]) for row in rows]
         wrong = (1, 0) if key == "losses_differing" else (0, 1)
-        assert counts == [wrong if row == number else (0, 0) for row in range(6)], (spoilt, counts)
+        assert counts == [wrong if row == number else (0, 0) for row in range(7)], (spoilt, counts)
 
 
 def failures(place):
@@ -130,13 +126,6 @@ def refusals(place):
     assert not (place.root / "build").exists()
 
 
-def switched_on(place):
-    """fully_shard is compared as soon as the example knows the strategy."""
-    program(place.root / "build/train/examples/train", "print('{single,ddp,zero1,zero2,zero3,fsdp2}')")
-    _, _, rows = place.verify("--ranks", "2", "--steps", "1")
-    assert not any("skipped" in row for row in rows) and rows[-1]["strategy"] == "fsdp2", rows
-
-
-for scenario in (equal, differences, failures, nothing_compared, refusals, switched_on):
+for scenario in (equal, differences, failures, nothing_compared, refusals):
     with tempfile.TemporaryDirectory() as scratch:
         scenario(Place(pathlib.Path(sys.argv[1]), pathlib.Path(scratch)))
