@@ -169,13 +169,9 @@ class TcpAcceptor {
       Descriptor socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!socket) return;  // none left, or it went away again
       set_options(socket);
-      if (guests_.size() >= most_guests()) {
-        // The one that has been silent longest makes room. A rank says who it is as soon as it has connected.
-        const auto silent =
-            std::find_if(guests_.begin(), guests_.end(), [](const Guest& guest) { return !guest.handshake.greeted(); });
-        if (silent == guests_.end()) continue;
-        guests_.erase(silent);
-      }
+      // Whoever has been here longest makes room: a rank proves itself within a round trip, and comes again if it could
+      // not; a stranger stays, whether silent or after words that anybody can say.
+      if (guests_.size() >= most_guests()) guests_.erase(guests_.begin());
       guests_.push_back(
           {std::move(socket),
            TcpHandshake::server(party_.secret, party_.rank, party_.size, party_.job, party_.checked, party_.sockets),
