@@ -98,27 +98,22 @@ void check_refused(const World& world, const std::string& what, Call call) {
   if (world.poisoned()) FAIL_CHECK(what << "a refusal poisoned the communicator");
 }
 
-/// How Auto goes by channels, as documented, when a rank gives `bytes`: an all-reduce may be either, a broadcast Naive
-/// and an all-gather Pairwise.
+/// How Auto goes by channels, as documented, when a rank gives `bytes`: an all-reduce may be either, a broadcast (only
+/// where there are no windows) Naive and an all-gather Pairwise.
 enum class Way { ring, pairwise, naive };
 inline Way auto_way(std::uint64_t bytes, int ranks, bool may_be_naive, bool may_be_pairwise) {
-  if (TestTransport::has_windows && may_be_naive) {
-    if (!may_be_pairwise) return Way::ring;
-    return ranks == 2 ? Way::naive : Way::pairwise;
-  }
+  if (TestTransport::has_windows && may_be_naive) return ranks == 2 ? Way::naive : Way::pairwise;
   if (may_be_naive && bytes * static_cast<std::uint64_t>(ranks - 1) <= 65536) return Way::naive;
   return may_be_pairwise && ranks > 2 && bytes <= 524288 ? Way::pairwise : Way::ring;
 }
 
 /// Does Auto fetch what is not registered, of which a rank gives `bytes` to one other? Where the system lets it, above
 /// the documented size, which is another where ranks outnumber processors.
-enum class Kind { folds, moves, broadcasts };
+enum class Kind { folds, moves };
 inline bool fetches(const World& world, std::uint64_t bytes, Kind kind) {
   if constexpr (!TestTransport::has_windows) return false;
   const bool crowded = world.size() > allowed_processors();
-  const std::uint64_t most = kind == Kind::folds   ? (crowded ? 262144 : 65536)
-                             : kind == Kind::moves ? (crowded ? 65536 : 16384)
-                                                   : (crowded ? 32768 : 65536);
+  const std::uint64_t most = kind == Kind::folds ? (crowded ? 262144 : 65536) : (crowded ? 65536 : 16384);
   return world.protocol().buffers().reads_others() && bytes > most;
 }
 
@@ -267,7 +262,7 @@ void broadcast_law(World& world, const std::vector<E>& data, int root, How how) 
   const bool is_root = world.rank() == root;
   const bool loads =
       std::same_as<Algorithm, Direct> ||
-      (std::same_as<Algorithm, Auto> && (bytes <= 8192 || root_registered || fetches(world, bytes, Kind::broadcasts)));
+      (std::same_as<Algorithm, Auto> && (bytes <= 8192 || root_registered || TestTransport::has_windows));
   std::uint64_t stored = 0;  // by root: the first N-th, in pairs of cache lines
   if (bytes >= 4096 && seen(how) == Registered::everywhere && world.size() <= allowed_processors()) {
     const std::size_t grain = 128 / sizeof(E);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tandem/collective/algorithm.hpp"
+#include "tandem/collective/detail/bounce_flow.hpp"
 #include "tandem/collective/detail/carry_out.hpp"
 #include "tandem/collective/detail/checks.hpp"
 #include "tandem/collective/detail/pairwise_flow.hpp"
@@ -75,6 +76,15 @@ struct AllGatherSteps {
     keep(protocol.rank());
     return load(protocol, load_posted<E>(protocol, operation));
   }
+  template <class T>
+  std::uint64_t in_pieces(Protocol<T>& protocol, Operation& operation) const {
+    keep(protocol.rank());
+    return pass_in_pieces(protocol, operation, std::as_writable_bytes(output).data(), std::as_bytes(input).data(),
+                          [&](int member) {
+                            const Range elements = slice(member);
+                            return Range{elements.begin * sizeof(E), elements.end * sizeof(E)};
+                          });
+  }
   template <class Algorithm, class T>
   std::uint64_t by_channels(Protocol<T>& protocol, Operation& operation) const {
     const Range own = slice(protocol.rank());
@@ -131,9 +141,9 @@ void all_gather_slices(Communicator<T>& comm, const Call& call, const CallOption
 /// output = all ranks' inputs one after the other. `output` is the whole, of the same count on all ranks; `input` is
 /// this rank's slice_of(count, size, rank) of it (the last slices are short or empty where the number of ranks does not
 /// divide), and may be that very part of `output` (in place).
-/// Bytes this rank moves, for D bytes in all and a slice of S: slices up to 8 KiB, Direct and Fetch D - S loaded; Ring
-/// D less the slice before its own; Pairwise (N-1) S. Throws Error: argument (nothing was announced), mismatch (on all
-/// ranks, no data touched), dead_peer, timeout, poisoned.
+/// Bytes this rank moves, for D bytes in all and a slice of S: slices up to 8 KiB, Direct, Bounce and Fetch D - S
+/// loaded; Ring D less the slice before its own; Pairwise (N-1) S. Throws Error: argument (nothing was announced),
+/// mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
 template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, ControlTransport T, Element E>
 void all_gather(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                 const CallOptions& options = {}, CallSite site = CallSite::here()) {

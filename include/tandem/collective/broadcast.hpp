@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tandem/collective/algorithm.hpp"
+#include "tandem/collective/detail/bounce_flow.hpp"
 #include "tandem/collective/detail/carry_out.hpp"
 #include "tandem/collective/detail/checks.hpp"
 #include "tandem/collective/detail/pairwise_flow.hpp"
@@ -76,6 +77,13 @@ struct BroadcastSteps {
     }
     return bytes * static_cast<std::uint64_t>(protocol.size() - 1);
   }
+  template <class T>
+  std::uint64_t in_pieces(Protocol<T>& protocol, Operation& operation) const {
+    const auto bytes = std::as_writable_bytes(data);
+    return pass_in_pieces(protocol, operation, bytes.data(), bytes.data(), [&](int member) {
+      return member == root ? Range{0, bytes.size()} : Range{};
+    });
+  }
   template <class Algorithm, class T>
   std::uint64_t by_channels(Protocol<T>& protocol, Operation& operation) const {
     const Range all{0, data.size()};
@@ -104,10 +112,10 @@ struct BroadcastSteps {
 }  // namespace detail
 
 /// Every rank's `data` becomes root's. The same count and root on all ranks. All ranks wait for one another.
-/// Bytes this rank moves, for D bytes: up to 8 KiB, Direct and Fetch D loaded by each but root; Ring D sent by each but
-/// the last of the chain; Naive (N-1) D sent by root. Only root's buffer needs to be registered for Direct; where all
-/// are, and each rank has a processor, the first N-th is not loaded but stored by root to all. Throws Error: argument
-/// (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
+/// Bytes this rank moves, for D bytes: up to 8 KiB, Direct and Bounce D loaded by each but root; Ring D sent by each
+/// but the last of the chain; Naive (N-1) D sent by root. Only root's buffer needs to be registered for Direct; where
+/// all are, and each rank has a processor, the first N-th is not loaded but stored by root to all. Throws Error:
+/// argument (nothing was announced), mismatch (on all ranks, no data touched), dead_peer, timeout, poisoned.
 template <OneOf<Auto, Direct, Ring, Naive> Algorithm = Auto, ControlTransport T, Element E>
 void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOptions& options = {},
                CallSite site = CallSite::here()) {

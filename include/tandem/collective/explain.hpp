@@ -198,6 +198,8 @@ class Traffic {
 };
 
 inline std::string reason_of(Verb verb, Path path, const Circumstances& it, const char* transport) {
+  const std::string unregistered =
+      std::string(it.registration == Registration::some ? "not all" : "none") + " of the ranks' buffers are registered";
   switch (path) {
     case Path::alone:
       return "there is one rank";
@@ -216,14 +218,13 @@ inline std::string reason_of(Verb verb, Path path, const Circumstances& it, cons
              (it.crowded && it.registration == Registration::all ? ", and ranks outnumber processors" : "");
     case Path::direct:
       return "all ranks' buffers are registered";
+    case Path::bounce:
+      return unregistered + ", and what a rank gives goes to all others";
     case Path::fetch:
-      return std::string(it.registration == Registration::some ? "not all" : "none") +
-             " of the ranks' buffers are registered, and the system lets ranks read each other's memory";
+      return unregistered + ", and the system lets ranks read each other's memory";
     default:
       if (!it.windows) return std::string("the ranks of ") + transport + " do not map each other's memory";
-      return std::string(it.registration == Registration::some ? "not all" : "none") +
-             " of the ranks' buffers are registered" +
-             (it.readable && streams(verb, it) ? ", and so little is streamed sooner than fetched" : "");
+      return unregistered + (it.readable && streams(verb, it) ? ", and so little is streamed sooner than fetched" : "");
   }
 }
 

@@ -18,6 +18,7 @@ enum class Path : std::uint8_t {
   staged,    ///< through the staging beside the flags; one synchronisation
   direct,    ///< loads from and stores to the peers' registered buffers; two synchronisations
   fetch,     ///< the system copies out of the peers' memory, wherever it is; two synchronisations, all-reduce three
+  bounce,    ///< in pieces through the givers' shared buffers, each read by all others; one synchronisation
   ring,      ///< by channels, around the ring (for broadcast a chain)
   pairwise,  ///< by channels, straight from each rank to those that need it
   naive,     ///< by channels, everything to everyone
@@ -25,8 +26,8 @@ enum class Path : std::uint8_t {
 };
 
 constexpr const char* name_of(Path path) noexcept {
-  constexpr const char* names[] = {"Alone", "Line",     "Staged", "Direct", "Fetch",
-                                   "Ring",  "Pairwise", "Naive",  "Message"};
+  constexpr const char* names[] = {"Alone",  "Line", "Staged",   "Direct", "Fetch",
+                                   "Bounce", "Ring", "Pairwise", "Naive",  "Message"};
   return names[static_cast<int>(path)];
 }
 
@@ -55,8 +56,8 @@ inline constexpr std::uint64_t naive_bytes = 64 << 10;
 inline constexpr std::uint64_t pairwise_bytes = 512 << 10;
 /// Of what is in no window: is so little streamed although it could be fetched? By the most that a rank gives one
 /// other. Calls into the system and another synchronisation cost more than they save, above all where ranks wait for
-/// processors. A broadcast has one direction only, and its chain passes on what is still in the cache. At these sizes
-/// both ways are as fast (2 ranks on 2 processors and 4 on 2, Sapphire Rapids).
+/// processors. A pending broadcast has one direction only, and its chain passes on what is still in the cache. At these
+/// sizes both ways are as fast (2 ranks on 2 processors and 4 on 2, Sapphire Rapids).
 constexpr bool streams(Verb verb, const Circumstances& it) noexcept {
   const auto ranks = static_cast<std::uint64_t>(it.ranks);
   switch (verb) {
@@ -75,6 +76,14 @@ constexpr bool streams(Verb verb, const Circumstances& it) noexcept {
     default:
       return it.staged_bytes / ranks <= (it.crowded ? 64U : 16U) << 10;
   }
+}
+
+/// Of what is in no window and goes to all others: is it copied once into memory that all map, piece by piece? (Pieces
+/// are counted in the order in which ranks come to them, which a pending operation does not keep.) Between two ranks
+/// that give as much as they get, copying in and out is one copy more than fetching.
+constexpr bool bounces(Verb verb, const Circumstances& it) noexcept {
+  const bool gathers_to_all = verb == Verb::all_gather || verb == Verb::all_gather_v;
+  return it.windows && !it.pending && (verb == Verb::broadcast || (gathers_to_all && it.ranks > 2));
 }
 
 constexpr Path path_of(Verb verb, const Circumstances& it) noexcept {
@@ -113,6 +122,7 @@ constexpr Path path_of(Verb verb, const Circumstances& it) noexcept {
   if (small && (it.crowded || it.registration == Registration::none || it.staged_bytes < direct_from))
     return Path::staged;
   if (it.registration == Registration::all) return Path::direct;
+  if (bounces(verb, it)) return Path::bounce;
   // A pending all-reduce does not: it fetches twice, and only who waits does that.
   const bool may_fetch = it.readable && verb != Verb::reduce && !(it.pending && reduces_to_all);
   if (may_fetch && !streams(verb, it)) return Path::fetch;

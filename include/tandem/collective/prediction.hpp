@@ -65,7 +65,8 @@ constexpr std::uint64_t reduce_scatter(Path path, const ChunkTable& table, Range
       return 0;
   }
 }
-/// In bytes; `before` is the slice of the rank before this one. Staged, Direct and Fetch: the others' slices loaded.
+/// In bytes; `before` is the slice of the rank before this one. Staged, Direct, Fetch and Bounce: the others' slices
+/// loaded.
 /// Ring: every slice is sent on but that one, which has come round to its end. Pairwise: the own slice to every other
 /// rank.
 constexpr std::uint64_t all_gather(Path path, std::uint64_t whole, std::uint64_t own, std::uint64_t before,
@@ -74,6 +75,7 @@ constexpr std::uint64_t all_gather(Path path, std::uint64_t whole, std::uint64_t
     case Path::staged:
     case Path::direct:
     case Path::fetch:
+    case Path::bounce:
       return whole - own;
     case Path::ring:
       return whole - before;
@@ -83,14 +85,15 @@ constexpr std::uint64_t all_gather(Path path, std::uint64_t whole, std::uint64_t
       return 0;
   }
 }
-/// Staged, Direct and Fetch: loaded by each but root, less what root stores to them. Ring: sent by each but the last of
-/// the chain. Naive: root to all.
+/// Staged, Direct, Fetch and Bounce: loaded by each but root, less what root stores to them. Ring: sent by each but the
+/// last of the chain. Naive: root to all.
 constexpr std::uint64_t broadcast(Path path, std::uint64_t bytes, std::uint64_t stored, int root, int rank,
                                   int ranks) noexcept {
   switch (path) {
     case Path::staged:
     case Path::direct:
     case Path::fetch:
+    case Path::bounce:
       return rank == root ? stored * static_cast<std::uint64_t>(ranks - 1) : bytes - stored;
     case Path::ring:
       return rank == (root + 1) % ranks ? 0 : bytes;

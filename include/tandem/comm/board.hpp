@@ -2,8 +2,8 @@
 // The flag block that every rank of a communicator owns in its window: a ring of lines on which it announces its
 // operations, and room for small messages. Knows the layout and who writes what; decides nothing.
 //
-// One writer each: a block is written by its owner alone and read by all (but for staging that a lone reader is through
-// with: see Staging::release). A line is filled, then published by storing
+// One writer each: a block is written by its owner alone and read by all (but for staging and pieces that a lone reader
+// is through with: see Staging::release). A line is filled, then published by storing
 // its operation's sequence number with release; a reader that sees that number with acquire sees the whole line.
 // A line is used again `line_count` operations later. That is safe without any further flag because at most
 // max_pending operations of a rank are unfinished at a time and each operation waits for the posts of all ranks:
@@ -56,6 +56,10 @@ struct Block {
   /// Messages up to this size are copied into the block and read from there by every rank: one synchronisation
   /// instead of two, and it does not matter where the buffers lie.
   static constexpr std::size_t eager_bytes = 8U << 10;
+  /// Longer ones that several ranks read pass in pieces, so many of them under way at a time; together they stay in a
+  /// processor's own cache.
+  static constexpr std::size_t piece_bytes = 16U << 10;
+  static constexpr std::size_t piece_count = 8;
   static constexpr std::size_t site_bytes = 256;
   /// Room for both call sites with long paths; a peer that adopts a failure repeats these words.
   static constexpr std::size_t cause_bytes = 1280;
@@ -93,6 +97,11 @@ struct Block {
   // this one's previous content.
   alignas(line_pair_bytes) std::byte staging[2][eager_bytes];
 
+  // How many pieces of long messages the owner has put in, and taken out of all others' buffers; see bounce.hpp.
+  alignas(line_pair_bytes) std::atomic<std::uint64_t> filled;
+  alignas(line_pair_bytes) std::atomic<std::uint64_t> taken;
+  alignas(line_pair_bytes) std::byte pieces[piece_count][piece_bytes];
+
   Line& line(std::uint64_t sequence) noexcept { return lines[sequence % line_count]; }
 
   /// Tells the peers that the owner gives the communicator up. The first cause stays.
@@ -112,6 +121,8 @@ struct Block {
       it.half.store(0, std::memory_order_relaxed);
     }
     waits_for.store(0, std::memory_order_relaxed);
+    filled.store(0, std::memory_order_relaxed);
+    taken.store(0, std::memory_order_relaxed);
     failed.store(0, std::memory_order_relaxed);
     explained.store(0, std::memory_order_relaxed);
   }

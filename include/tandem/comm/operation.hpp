@@ -3,6 +3,7 @@
 // how its failure is put into words. Knows no protocol.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -66,6 +67,13 @@ class Operation {
   void* protocol_ = nullptr;
   Abandon abandon_ = nullptr;
 };
+
+/// How long a rank may sleep at a time: between two sleeps the peers' health is looked at, so a dead one is named
+/// within this.
+inline std::chrono::nanoseconds until_next_look(const Operation& operation,
+                                                std::chrono::nanoseconds most = std::chrono::milliseconds(10)) {
+  return operation.deadline ? std::min(most, operation.deadline->remaining()) : most;
+}
 
 /// "tandem: all_reduce (operation 3, train.cpp:5 (main)) on rank 0 of 2: ...".
 inline Error error_in(const Operation& operation, int rank, int size, ErrorKind kind, int peer,

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "tandem/comm/board.hpp"
+#include "tandem/comm/bounce.hpp"
 #include "tandem/comm/buffers.hpp"
 #include "tandem/comm/detail/dump.hpp"
 #include "tandem/comm/detail/explanation.hpp"
@@ -56,6 +57,7 @@ class Protocol {
         notice_(std::move(notice)),
         buffers_(host_->endpoint(), host_->arena(), blocks_, members_),
         staging_(host_->endpoint(), blocks_, others_, rank),
+        bounce_(host_->endpoint(), blocks_, rank),
         watch_{host_->endpoint(), blocks_, places_, members_, others_, rank, {*host_, id}},
         sent_(members_.size()),
         taken_(members_.size()),
@@ -77,9 +79,8 @@ class Protocol {
     if (endpoint().forked()) return;
     poison_->mute();
     std::vector<std::pair<int, BlockPlace>> others;
-    for (int member = 0; member < size(); ++member) {
+    for (int member = 0; member < size(); ++member)
       if (member != rank_) others.emplace_back(endpoint_of(member), places_[static_cast<std::size_t>(member)]);
-    }
     if (!poison_->is_set()) endpoint().deliver(others_);
     host_->retire(id_, places_[static_cast<std::size_t>(rank_)], std::move(others));
   }
@@ -160,7 +161,7 @@ class Protocol {
   void compare_posts(Operation& operation) {
     for (int member = 0; member < size(); ++member) {
       if (member == rank_) continue;
-      await_word(operation, member, block(member).line(operation.sequence).sequence);
+      await_word(operation, member, line_of(operation, member).sequence, operation.sequence);
     }
     compare(operation);
   }
@@ -190,11 +191,11 @@ class Protocol {
   /// The same of half of it, where the other half needs what others have done first.
   void post_half(const Operation& operation) noexcept { post_word(operation, &Line::half); }
   void await_half(Operation& operation, int member) {
-    await_word(operation, member, block(member).line(operation.sequence).half);
+    await_word(operation, member, line_of(operation, member).half, operation.sequence);
   }
   void await_done(Operation& operation) {
     for (int member = 0; member < size(); ++member) {
-      if (member != rank_) await_word(operation, member, block(member).line(operation.sequence).done);
+      if (member != rank_) await_word(operation, member, line_of(operation, member).done, operation.sequence);
     }
     require_attached(operation);
   }
@@ -243,19 +244,22 @@ class Protocol {
   /// What goes on with the buffers of that turn.
   Staging<T>& staging() noexcept { return staging_; }
 
+  /// Through which longer ones pass, where memory is shared.
+  Bounce<T>& bounce() noexcept { return bounce_; }
+
   // --- waiting --------------------------------------------------------------------------------------------------
-  /// Waits until `word`, which `member` writes, has reached the operation's sequence number.
-  void await_word(Operation& operation, int member, const std::atomic<std::uint64_t>& word) {
-    if (word.load(std::memory_order_acquire) >= operation.sequence) return;
+  /// Waits until `word`, which `member` writes, has reached `number`.
+  void await_word(Operation& operation, int member, const std::atomic<std::uint64_t>& word, std::uint64_t number) {
+    if (word.load(std::memory_order_acquire) >= number) return;
     Backoff backoff(pauses());
     while (true) {
       endpoint().progress();
       const std::uint64_t seen = word.load(std::memory_order_acquire);
-      if (seen >= operation.sequence) return;
+      if (seen >= number) return;
       if (!backoff.wait()) continue;
-      check(operation, member, [&] { return word.load(std::memory_order_acquire) >= operation.sequence; });
+      check(operation, member, [&] { return word.load(std::memory_order_acquire) >= number; });
       if (word.load(std::memory_order_acquire) != seen) continue;
-      endpoint().sleep(endpoint_of(member), word, seen, slice(operation));
+      endpoint().sleep(endpoint_of(member), word, seen, until_next_look(operation));
     }
   }
   /// One turn of a loop that waits for something on a channel, mainly for `member`. Short at first, asleep later;
@@ -264,7 +268,7 @@ class Protocol {
   void await_channel(Operation& operation, int member, Backoff& backoff, Ready ready) {
     if (!backoff.wait()) return;
     check(operation, member, ready);
-    if (!ready()) endpoint().nap(std::min(slice(operation), std::chrono::nanoseconds(std::chrono::microseconds(200))));
+    if (!ready()) endpoint().nap(until_next_look(operation, std::chrono::microseconds(200)));
   }
 
   // --- failing --------------------------------------------------------------------------------------------------
@@ -365,12 +369,7 @@ class Protocol {
     }
   }
   std::chrono::nanoseconds timeout_of(const CallOptions& options) const noexcept {
-    return options.timeout.has_value() ? *options.timeout : timeout_;
-  }
-  static std::chrono::nanoseconds slice(const Operation& operation) {
-    // Between two slices the peers' health is looked at, so a dead one is named within this.
-    constexpr std::chrono::nanoseconds most = std::chrono::milliseconds(10);
-    return operation.deadline ? std::min(most, operation.deadline->remaining()) : most;
+    return options.timeout.value_or(timeout_);
   }
 
   std::shared_ptr<HostMemory<T>> host_;
@@ -388,6 +387,7 @@ class Protocol {
   std::function<void(const std::string&)> notice_;
   Buffers<T> buffers_;
   Staging<T> staging_;
+  Bounce<T> bounce_;
   Watch<T> watch_;
   std::vector<std::uint64_t> sent_;  // messages, by member
   std::vector<std::uint64_t> taken_;

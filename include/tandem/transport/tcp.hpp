@@ -217,7 +217,7 @@ class Tcp {
   }
 
   static constexpr int channels = 2;
-  static constexpr std::size_t control_bytes = 8U << 20;
+  static constexpr std::size_t control_bytes = 32U << 20;
 
   struct Peer {
     std::string about;

@@ -227,6 +227,24 @@ TEST_CASE("without windows the number of ranks decides how long hops count for m
   });
 }
 
+TEST_CASE(
+    "what goes to all others is copied in once where memory is shared, between two ranks only from one to the other") {
+  for (const int ranks : {2, 3}) {
+    on_threads(ranks, [&](World& world) {
+      if (!TestTransport::has_windows) return;
+      const Explanation said = explain(world, Verb::broadcast, 1 << 20, {.registration = Registration::some});
+      CHECK(said.path == Path::bounce);
+      CHECK(said.why == "not all of the ranks' buffers are registered, and what a rank gives goes to all others");
+      CHECK(said.synchronisations == 1);
+      CHECK((explain(world, Verb::all_gather, 3 << 20).path == Path::bounce) == (ranks > 2));
+      const std::vector<std::size_t> counts(static_cast<std::size_t>(ranks), 1 << 18);
+      const auto sum = static_cast<std::uint64_t>(ranks) << 20;
+      CHECK((explain(world, Verb::all_gather_v, sum, {.counts = counts}).path == Path::bounce) == (ranks > 2));
+      CHECK(explain(world, Verb::all_gather, 3 << 20, {.asynchronous = true}).path != Path::bounce);
+    });
+  }
+}
+
 TEST_CASE("the way, its reason and the bound in words; calls that there are not") {
   on_threads(2, [](World& world) {
     Supposing registered;
@@ -251,8 +269,7 @@ TEST_CASE("the way, its reason and the bound in words; calls that there are not"
     CHECK(explain(world, Verb::all_reduce, 8196).path == Path::naive);
     const bool windows = TestTransport::has_windows;
     CHECK(explain(world, Verb::all_reduce, (64 << 10) + 4).path == (windows ? Path::naive : Path::ring));
-    const Path chain = windows ? Path::ring : Path::naive;
-    CHECK(explain(world, Verb::broadcast, 8196).path == chain);
+    CHECK(explain(world, Verb::broadcast, 8196).path == (windows ? Path::bounce : Path::naive));
     CHECK(explain(world, Verb::reduce_scatter, 8196).path == Path::pairwise);
     CHECK(explain(world, Verb::all_gather, 16384).path == Path::staged);
     CHECK(explain(world, Verb::all_gather, 16392).path == Path::ring);
@@ -264,8 +281,9 @@ TEST_CASE("the way, its reason and the bound in words; calls that there are not"
       CHECK(explain(world, Verb::all_gather, 2 * most + 8).path == Path::fetch);
       CHECK(explain(world, Verb::all_to_all, 2 * most).path == Path::pairwise);
       CHECK(explain(world, Verb::all_to_all, 2 * most + 8).path == Path::fetch);
-      CHECK(explain(world, Verb::broadcast, (crowded ? 32U : 64U) << 10).path == Path::ring);
-      CHECK(explain(world, Verb::broadcast, ((crowded ? 32U : 64U) << 10) + 4).path == Path::fetch);
+      const Supposing pending{.asynchronous = true};
+      CHECK(explain(world, Verb::broadcast, (crowded ? 32U : 64U) << 10, pending).path == Path::ring);
+      CHECK(explain(world, Verb::broadcast, ((crowded ? 32U : 64U) << 10) + 4, pending).path == Path::fetch);
       const std::uint64_t folded = (crowded ? 512U : 128U) << 10;
       const Explanation streamed = explain(world, Verb::all_reduce, folded);
       CHECK(streamed.path == Path::naive);

@@ -8,6 +8,7 @@
 //   waits(protocol, operation)                      must this rank, then, wait until all have done their part?
 //   read_in_place(protocol, operation, path)        its part of Direct or Fetch, out of buffers where they lie; the
 //                                                   bytes moved;
+//   in_pieces(protocol, operation)                  its part of Bounce, where the verb has it; the bytes moved;
 //   by_channels<Algorithm>(protocol, operation)     all of it by channels; the bytes moved;
 //   predicted(protocol, operation, path)            the bytes by formula.
 #pragma once
@@ -80,6 +81,12 @@ void carry_out(Protocol<T>& protocol, Operation& operation, const Steps& steps) 
       const auto moved = steps.read_in_place(protocol, operation, path);
       protocol.post_done(operation);
       if (steps.waits(protocol, operation)) protocol.await_done(operation);
+      return protocol.finish(operation, steps.predicted(protocol, operation, path), moved);
+    }
+  }
+  if constexpr (T::has_windows && requires { steps.in_pieces(protocol, operation); }) {
+    if (path == Path::bounce) {
+      const auto moved = steps.in_pieces(protocol, operation);
       return protocol.finish(operation, steps.predicted(protocol, operation, path), moved);
     }
   }
