@@ -11,6 +11,9 @@ import subprocess
 import sys
 import time
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import bars  # noqa: E402
+
 COLLECTIVE_KEYS = ["peer", "transport", "verb", "dtype", "ranks", "bytes", "registered", "median_us", "p99_us",
                    "algbw_gbs", "busbw_gbs", "bound_percent", "wrong", "ratio"]
 STEP_KEYS = ["mode", "model", "parameters", "batch", "ranks", "median_ms", "p99_ms", "exposed_ms", "exposed_share",
@@ -205,7 +208,7 @@ def main():
     parser.add_argument("--circumstances", help="file whose text goes below the tables")
     parser.add_argument("--into", action="append", default=[], metavar="PAGE",
                         help="put the tables into this page, between its <!-- begin NAME --> and <!-- end NAME -->: "
-                             "summary, all_reduce, verbs, tcp, step, memory")
+                             "summary, ranges, bars, all_reduce, verbs, tcp, step, memory")
     parser.add_argument("--check", action="store_true", help="only check keys and results; for tests")
     parser.add_argument("--describe", action="store_true", help="only print the circumstances")
     parser.add_argument("--compiler", default="g++")
@@ -241,6 +244,8 @@ def main():
     if arguments.into:
         shm = [row for row in calls if row["transport"] == "shm"]
         tables = {"summary": summary(calls),
+                  "ranges": bars.ranges(calls, table),
+                  "bars": bars.aims(calls, table, size),
                   "all_reduce": collectives([row for row in shm if row["verb"] == "all_reduce"]),
                   "verbs": collectives([row for row in shm if row["verb"] != "all_reduce"]),
                   "tcp": collectives([row for row in calls if row["transport"] == "tcp"]),
@@ -251,7 +256,7 @@ def main():
                     if parts and replace_in(page, name, "\n\n".join(parts + notes))]
             print(f"{page}: {', '.join(done) or 'nothing'} replaced")
         return 0
-    parts = collectives(calls) + steps([row for row in rows if "model" in row])
+    parts = bars.aims(calls, table, size) + collectives(calls) + steps([row for row in rows if "model" in row])
     parts += memory([row for row in rows if "measured_bytes" in row]) + notes
     print("\n\n".join(parts))
     return 0
