@@ -148,7 +148,7 @@ template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, ControlTransport
 void all_gather(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                 const CallOptions& options = {}, CallSite site = CallSite::here()) {
   detail::check_algorithm<Algorithm, T>();
-  comm.protocol().require_usable();
+  comm.protocol().require_usable(Verb::all_gather, site);
   const Call call = detail::describe<E>(Verb::all_gather, output.size(), Algorithm::number, 0, -1, site);
   detail::all_gather_slices<Algorithm, T, E>(comm, call, options, input, output,
                                              [&](int member) { return slice_of(output.size(), comm.size(), member); });
@@ -161,7 +161,7 @@ template <ControlTransport T, Element E>
 void all_gather_v(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                   std::span<const std::size_t> counts, const CallOptions& options = {},
                   CallSite site = CallSite::here()) {
-  comm.protocol().require_usable();
+  comm.protocol().require_usable(Verb::all_gather_v, site);
   const detail::Runs runs(Verb::all_gather_v, comm.rank(), comm.size(), counts, site);
   detail::require_count(Verb::all_gather_v, comm.rank(), "output", output.size(), runs.total(), site);
   Call call = detail::describe<E>(Verb::all_gather_v, output.size(), 0, 0, -1, site);

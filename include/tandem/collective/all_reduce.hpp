@@ -119,7 +119,7 @@ void all_reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> 
                 const Op& op, const CallOptions& options = {}, CallSite site = CallSite::here()) {
   detail::check_algorithm<Algorithm, T>();
   auto& protocol = comm.protocol();
-  protocol.require_usable();
+  protocol.require_usable(Verb::all_reduce, site);
   detail::require_count(Verb::all_reduce, comm.rank(), "output", output.size(), input.size(), site);
   detail::require_in_place_or_disjoint<E>(Verb::all_reduce, comm.rank(), output, input, 0, site);
   const Call call =

@@ -83,7 +83,7 @@ void all_reduce_coalesced(Communicator<T>& comm, std::span<const std::span<E>> b
                           const CallOptions& options = {}, CallSite site = CallSite::here()) {
   constexpr Verb verb = Verb::all_reduce_coalesced;
   auto& protocol = comm.protocol();
-  protocol.require_usable();
+  protocol.require_usable(Verb::all_reduce_coalesced, site);
   protocol.require_room(verb);
   detail::require_disjoint<E>(verb, comm.rank(), buffers, site);
   std::vector<std::size_t> counts;

@@ -30,7 +30,7 @@ namespace tandem {
 template <ControlTransport T, Element E>
 void all_to_all(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                 const CallOptions& options = {}, CallSite site = CallSite::here()) {
-  comm.protocol().require_usable();
+  comm.protocol().require_usable(Verb::all_to_all, site);
   const int rank = comm.rank();
   const auto ranks = static_cast<std::size_t>(comm.size());
   if (input.size() % ranks != 0) {
@@ -118,7 +118,7 @@ void all_to_all_v(Communicator<T>& comm, std::type_identity_t<std::span<const E>
                   CallSite site = CallSite::here()) {
   constexpr Verb verb = Verb::all_to_all_v;
   auto& protocol = comm.protocol();
-  protocol.require_usable();
+  protocol.require_usable(Verb::all_to_all_v, site);
   const int rank = comm.rank();
   const int ranks = comm.size();
   const detail::Runs sent(verb, rank, ranks, send_counts, site);

@@ -51,7 +51,7 @@ template <class Order, class T, class E, class Op>
 Work begin_all_reduce(Communicator<T>& comm, std::span<const E> input, std::span<E> output, const Op& op,
                       const CallOptions& options, CallSite site, std::any kept) {
   auto& protocol = comm.protocol();
-  protocol.require_usable();
+  protocol.require_usable(Verb::all_reduce, site);
   require_count(Verb::all_reduce, comm.rank(), "output", output.size(), input.size(), site);
   require_in_place_or_disjoint<E>(Verb::all_reduce, comm.rank(), output, input, 0, site);
   const Call call = describe_reduction<E, Order>(Verb::all_reduce, input.size(), pending_algorithm, op, -1, site);
@@ -69,7 +69,7 @@ template <class Order, class T, class E, class Op>
 Work begin_reduce_scatter(Communicator<T>& comm, std::span<const E> input, std::span<E> output, const Op& op,
                           const CallOptions& options, CallSite site, std::any kept) {
   auto& protocol = comm.protocol();
-  protocol.require_usable();
+  protocol.require_usable(Verb::reduce_scatter, site);
   const Call call = describe_reduction<E, Order>(Verb::reduce_scatter, input.size(), pending_algorithm, op, -1, site);
   ReduceScatterSteps<E, Op, EvenSlices> steps{
       input, output, op, Order::table(input.size(), sizeof(E), comm.size()), {input.size(), comm.size()}};
@@ -113,7 +113,7 @@ Work begin_all_gather_slices(Communicator<T>& comm, const Call& call, std::span<
 template <class T, class E>
 Work begin_all_gather(Communicator<T>& comm, std::span<const E> input, std::span<E> output, const CallOptions& options,
                       CallSite site, std::any kept) {
-  comm.protocol().require_usable();
+  comm.protocol().require_usable(Verb::all_gather, site);
   const Call call = describe<E>(Verb::all_gather, output.size(), pending_algorithm, 0, -1, site);
   return begin_all_gather_slices<T, E>(comm, call, input, output, EvenSlices{output.size(), comm.size()}, options,
                                        std::move(kept));
@@ -123,7 +123,7 @@ template <class T, class E>
 Work begin_broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOptions& options, CallSite site,
                      std::any kept) {
   auto& protocol = comm.protocol();
-  protocol.require_usable();
+  protocol.require_usable(Verb::broadcast, site);
   require_rank(Verb::broadcast, comm.rank(), "root", root, comm.size(), site);
   const Call call = describe<E>(Verb::broadcast, data.size(), pending_algorithm, 0, root, site);
   if (comm.size() == 1) {
@@ -163,7 +163,7 @@ template <Order Order = GlooRing, ControlTransport T, Element E, class Op>
 Work reduce_scatter_v_async(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                             std::span<const std::size_t> counts, const Op& op, const CallOptions& options = {},
                             CallSite site = CallSite::here()) {
-  comm.protocol().require_usable();
+  comm.protocol().require_usable(Verb::reduce_scatter_v, site);
   const detail::Runs runs(Verb::reduce_scatter_v, comm.rank(), comm.size(), counts, site);
   const Call call = detail::call_by_counts<E, Order>(comm.rank(), input.size(), runs, pending_algorithm, op, site);
   return detail::begin_reduce_scatter_v<T, E>(comm, call, input, output, runs, op,
@@ -183,7 +183,7 @@ template <ControlTransport T, Element E>
 Work all_gather_v_async(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                         std::span<const std::size_t> counts, const CallOptions& options = {},
                         CallSite site = CallSite::here()) {
-  comm.protocol().require_usable();
+  comm.protocol().require_usable(Verb::all_gather_v, site);
   const detail::Runs runs(Verb::all_gather_v, comm.rank(), comm.size(), counts, site);
   detail::require_count(Verb::all_gather_v, comm.rank(), "output", output.size(), runs.total(), site);
   Call call = detail::describe<E>(Verb::all_gather_v, output.size(), pending_algorithm, 0, -1, site);

@@ -12,7 +12,7 @@ namespace tandem {
 template <ControlTransport T>
 void barrier(Communicator<T>& comm, const CallOptions& options = {}, CallSite site = CallSite::here()) {
   auto& protocol = comm.protocol();
-  protocol.require_usable();
+  protocol.require_usable(Verb::barrier, site);
   const Call call = detail::describe<std::byte>(Verb::barrier, 0, 0, 0, -1, site);
   auto operation = protocol.post(call, options, 0, 0);
   protocol.await_posts(operation);

@@ -121,7 +121,7 @@ void broadcast(Communicator<T>& comm, std::span<E> data, int root, const CallOpt
                CallSite site = CallSite::here()) {
   detail::check_algorithm<Algorithm, T>();
   auto& protocol = comm.protocol();
-  protocol.require_usable();
+  protocol.require_usable(Verb::broadcast, site);
   const int rank = comm.rank();
   detail::require_rank(Verb::broadcast, rank, "root", root, comm.size(), site);
   const Call call = detail::describe<E>(Verb::broadcast, data.size(), Algorithm::number, 0, root, site);

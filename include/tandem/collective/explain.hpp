@@ -200,6 +200,7 @@ class Traffic {
 inline std::string reason_of(Verb verb, Path path, const Circumstances& it, const char* transport) {
   const std::string unregistered =
       std::string(it.registration == Registration::some ? "not all" : "none") + " of the ranks' buffers are registered";
+  if (verb == Verb::barrier && path == Path::line) return "it carries no bytes: the flags are all there is";
   switch (path) {
     case Path::alone:
       return "there is one rank";
@@ -245,8 +246,8 @@ inline bool offers(Verb verb, std::uint8_t algorithm) noexcept {
 }  // namespace detail
 
 /// What `verb` on `bytes` bytes of the whole buffer would do on this rank, supposing what `supposing` says of the call.
-/// (all_to_all_v: the bytes follow from the counts. A message: its bytes.) `Algorithm` and `Order` as the verb is
-/// given. Throws Error(argument) when there is no such call.
+/// (all_to_all_v: the bytes follow from the counts. A message: its bytes. A barrier: 0.) `Algorithm` and `Order` as the
+/// verb is given. Throws Error(argument) when there is no such call.
 template <OneOf<Auto, Direct, Ring, Pairwise, Naive> Algorithm = Auto, Order Order = GlooRing, ControlTransport T>
 Explanation explain(const Communicator<T>& comm, Verb verb, std::uint64_t bytes, const Supposing& supposing = {},
                     CallSite site = CallSite::here()) {
@@ -255,6 +256,7 @@ Explanation explain(const Communicator<T>& comm, Verb verb, std::uint64_t bytes,
   const int rank = comm.rank();
   const auto refuse = [&](const std::string& what) { detail::refuse(verb, rank, "explain: " + what, site); };
   if (verb == Verb::split || verb == Verb::exchange) refuse("it has no buffers");
+  if (verb == Verb::barrier && bytes != 0) refuse("it carries no bytes, so no " + std::to_string(bytes));
   if (!detail::offers(verb, Algorithm::number)) refuse(std::string(Algorithm::name) + " is not offered");
   if (supposing.element_bytes == 0 || bytes % supposing.element_bytes != 0) {
     refuse(std::to_string(bytes) + " bytes are no whole elements of " + std::to_string(supposing.element_bytes));

@@ -46,7 +46,7 @@ void gather_runs(Verb verb, Communicator<T>& comm, std::span<const E> input, std
 template <ControlTransport T, Element E>
 void gather(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output, int root,
             const CallOptions& options = {}, CallSite site = CallSite::here()) {
-  comm.protocol().require_usable();
+  comm.protocol().require_usable(Verb::gather, site);
   detail::require_rank(Verb::gather, comm.rank(), "root", root, comm.size(), site);
   const detail::Runs runs(comm.size(), input.size());
   detail::gather_runs<T, E>(Verb::gather, comm, input, output, runs, root, options, site);
@@ -58,7 +58,7 @@ template <ControlTransport T, Element E>
 void gather_v(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
               std::span<const std::size_t> counts, int root, const CallOptions& options = {},
               CallSite site = CallSite::here()) {
-  comm.protocol().require_usable();
+  comm.protocol().require_usable(Verb::gather_v, site);
   detail::require_rank(Verb::gather_v, comm.rank(), "root", root, comm.size(), site);
   const detail::Runs runs(Verb::gather_v, comm.rank(), comm.size(), counts, site);
   detail::gather_runs<T, E>(Verb::gather_v, comm, input, output, runs, root, options, site);

@@ -69,7 +69,7 @@ template <Order Order = GlooRing, ControlTransport T, Element E, class Op>
 void reduce(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output, const Op& op,
             int root, const CallOptions& options = {}, CallSite site = CallSite::here()) {
   auto& protocol = comm.protocol();
-  protocol.require_usable();
+  protocol.require_usable(Verb::reduce, site);
   const int ranks = comm.size();
   const bool is_root = comm.rank() == root;
   detail::require_rank(Verb::reduce, comm.rank(), "root", root, ranks, site);

@@ -166,7 +166,7 @@ template <OneOf<Auto, Direct, Ring, Pairwise> Algorithm = Auto, Order Order = Gl
 void reduce_scatter(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                     const Op& op, const CallOptions& options = {}, CallSite site = CallSite::here()) {
   detail::check_algorithm<Algorithm, T>();
-  comm.protocol().require_usable();
+  comm.protocol().require_usable(Verb::reduce_scatter, site);
   const Call call =
       detail::describe_reduction<E, Order>(Verb::reduce_scatter, input.size(), Algorithm::number, op, -1, site);
   detail::reduce_scatter_slices<Algorithm, Order, T, E>(
@@ -180,7 +180,7 @@ template <Order Order = GlooRing, ControlTransport T, Element E, class Op>
 void reduce_scatter_v(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                       std::span<const std::size_t> counts, const Op& op, const CallOptions& options = {},
                       CallSite site = CallSite::here()) {
-  comm.protocol().require_usable();
+  comm.protocol().require_usable(Verb::reduce_scatter_v, site);
   const detail::Runs runs(Verb::reduce_scatter_v, comm.rank(), comm.size(), counts, site);
   const Call call = detail::call_by_counts<E, Order>(comm.rank(), input.size(), runs, 0, op, site);
   detail::reduce_scatter_slices<Auto, Order, T, E>(comm, call, options, input, output, op,

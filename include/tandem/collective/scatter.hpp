@@ -47,7 +47,7 @@ void scatter_runs(Verb verb, Communicator<T>& comm, std::span<const E> input, st
 template <ControlTransport T, Element E>
 void scatter(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output, int root,
              const CallOptions& options = {}, CallSite site = CallSite::here()) {
-  comm.protocol().require_usable();
+  comm.protocol().require_usable(Verb::scatter, site);
   detail::require_rank(Verb::scatter, comm.rank(), "root", root, comm.size(), site);
   const detail::Runs runs(comm.size(), output.size());
   detail::scatter_runs<T, E>(Verb::scatter, comm, input, output, runs, root, options, site);
@@ -59,7 +59,7 @@ template <ControlTransport T, Element E>
 void scatter_v(Communicator<T>& comm, std::type_identity_t<std::span<const E>> input, std::span<E> output,
                std::span<const std::size_t> counts, int root, const CallOptions& options = {},
                CallSite site = CallSite::here()) {
-  comm.protocol().require_usable();
+  comm.protocol().require_usable(Verb::scatter_v, site);
   detail::require_rank(Verb::scatter_v, comm.rank(), "root", root, comm.size(), site);
   const detail::Runs runs(Verb::scatter_v, comm.rank(), comm.size(), counts, site);
   detail::scatter_runs<T, E>(Verb::scatter_v, comm, input, output, runs, root, options, site);

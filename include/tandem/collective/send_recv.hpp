@@ -20,7 +20,7 @@ template <ControlTransport T, Element E>
 void send(Communicator<T>& comm, std::span<const E> data, int to, const CallOptions& options = {},
           CallSite site = CallSite::here()) {
   auto& protocol = comm.protocol();
-  protocol.require_usable();
+  protocol.require_usable(Verb::send, site);
   detail::require_rank(Verb::send, comm.rank(), "destination", to, comm.size(), site);
   if (to == comm.rank()) detail::refuse(Verb::send, comm.rank(), "a rank cannot send to itself", site);
   const Call call = detail::describe<E>(Verb::send, data.size(), 0, 0, to, site);
@@ -46,7 +46,7 @@ template <ControlTransport T, Element E>
 void recv(Communicator<T>& comm, std::span<E> data, int from, const CallOptions& options = {},
           CallSite site = CallSite::here()) {
   auto& protocol = comm.protocol();
-  protocol.require_usable();
+  protocol.require_usable(Verb::recv, site);
   detail::require_rank(Verb::recv, comm.rank(), "source", from, comm.size(), site);
   if (from == comm.rank()) detail::refuse(Verb::recv, comm.rank(), "a rank cannot receive from itself", site);
   const Call call = detail::describe<E>(Verb::recv, data.size(), 0, 0, from, site);
@@ -68,7 +68,7 @@ template <ControlTransport T, Element E>
 void send_recv(Communicator<T>& comm, std::type_identity_t<std::span<const E>> data_out, int to, std::span<E> data_in,
                int from, const CallOptions& options = {}, CallSite site = CallSite::here()) {
   auto& protocol = comm.protocol();
-  protocol.require_usable();
+  protocol.require_usable(Verb::send_recv, site);
   const int rank = comm.rank();
   detail::require_rank(Verb::send_recv, rank, "destination", to, comm.size(), site);
   detail::require_rank(Verb::send_recv, rank, "source", from, comm.size(), site);

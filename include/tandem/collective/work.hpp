@@ -131,7 +131,7 @@ class PendingOperation final : public HeldOperation {
   enum class Stage { posted, by_channels, done, finished };
 
   void require_usable() {
-    if (protocol_ != nullptr) return protocol_->require_usable();
+    if (protocol_ != nullptr) return protocol_->require_usable(operation_.call.verb, operation_.call.site);
     throw Error(ErrorKind::poisoned,
                 std::string("tandem: ") + name_of(operation_.call.verb) + " (" + operation_.call.site.text() +
                     "): its communicator went before it was finished; keep the communicator until wait() has returned",

@@ -55,7 +55,7 @@ class Communicator {
       std::int32_t color, key;
       detail::BlockPlace place;
     };
-    protocol_->require_usable();
+    protocol_->require_usable(Verb::split, site);
     const Ticket mine{color, key, protocol_->host().new_block()};
     const auto bytes = detail::exchange(*protocol_, Verb::split, std::as_bytes(std::span(&mine, 1)), options, site);
     std::vector<std::pair<Ticket, int>> group;

@@ -17,7 +17,7 @@ namespace tandem::detail {
 template <class T>
 std::vector<std::byte> exchange(Protocol<T>& protocol, Verb verb, std::span<const std::byte> mine,
                                 const CallOptions& options, CallSite site) {
-  protocol.require_usable();
+  protocol.require_usable(verb, site);
   const Call call{verb, Dtype::opaque, 0, 1, -1, 0, mine.size(), site};
   copy_bytes(protocol.stage(verb), mine.data(), mine.size());
   protocol.staging().show(mine.size());

@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "tandem/comm/fingerprint.hpp"
+#include "tandem/core/call_site.hpp"
 #include "tandem/core/deadline.hpp"
 #include "tandem/core/error.hpp"
 
@@ -90,9 +92,16 @@ inline Error error_in(const Operation& operation, int rank, int size, ErrorKind 
                   " and has no part in its communicator; join again in the child, or exec",
               rank);
 }
-[[noreturn]] inline void refuse_poisoned(int rank, const Error& cause) {
-  throw Error(ErrorKind::poisoned, std::string("tandem: this communicator failed before: ") + cause.what(), rank,
-              cause.peer(), cause.verb());
+/// "tandem: barrier (train.cpp:9 (main)) on rank 0 of 2 cannot go on, since this communicator failed before: all_reduce
+/// (operation 3, train.cpp:5 (main)) on rank 0 of 2: ...". The Error's verb and peer are those of the first failure.
+[[noreturn]] inline void refuse_poisoned(Verb verb, const CallSite& site, int rank, int size, const Error& cause) {
+  std::string_view first = cause.what();
+  constexpr std::string_view prefix = "tandem: ";
+  if (first.starts_with(prefix)) first.remove_prefix(prefix.size());
+  throw Error(ErrorKind::poisoned,
+              std::string(prefix) + name_of(verb) + " (" + site.text() + ") on rank " + std::to_string(rank) + " of " +
+                  std::to_string(size) + " cannot go on, since this communicator failed before: " + std::string(first),
+              rank, cause.peer(), cause.verb());
 }
 [[noreturn]] inline void refuse_for_lack_of_room(Verb verb, int rank, std::uint64_t oldest) {
   throw Error(ErrorKind::argument,

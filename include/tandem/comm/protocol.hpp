@@ -103,10 +103,10 @@ class Protocol {
   const std::function<void(const std::string&)>& notice() const noexcept { return notice_; }
   int endpoint_of(int member) const noexcept { return members_[static_cast<std::size_t>(member)]; }
 
-  /// Throws when this communicator cannot be used (any more). Every operation begins with it.
-  void require_usable() {
+  /// Throws when this communicator cannot be used (any more) for that call. Every operation begins with it.
+  void require_usable(Verb verb, const CallSite& site) {
     if (endpoint().forked()) refuse_fork(rank_);
-    if (poison_->is_set()) refuse_poisoned(rank_, poison_->cause());
+    if (poison_->is_set()) refuse_poisoned(verb, site, rank_, size(), poison_->cause());
   }
 
   // --- announce -------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Protocol {
   void require_attached(Operation& operation) {
     if (!host_->arena()->detached() || !buffers_.is_stored_to(operation, rank_)) [[likely]]
       return;
-    require_usable();
+    require_usable(operation.call.verb, operation.call.site);
     fail(operation, ErrorKind::poisoned, rank_,
          "rank " + std::to_string(rank_) + " gave its registered memory up when another communicator failed");
   }
@@ -360,7 +360,7 @@ class Protocol {
       if (!operation.compared) explain_site(endpoint(), others_, own(), operation.sequence, operation.call);
       fail(operation, trouble->kind, trouble->peer, trouble->what);
     }
-    if (poison_->is_set()) require_usable();
+    if (poison_->is_set()) require_usable(operation.call.verb, operation.call.site);
     // A rank that called something else sends no data, and waits for this one's words.
     for (int other = 0; other < size() && !operation.compared; ++other) {
       if (line_of(operation, other).sequence.load(std::memory_order_acquire) == operation.sequence) {

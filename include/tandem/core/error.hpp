@@ -16,7 +16,7 @@ enum class ErrorKind {
   mismatch,     ///< ranks called different things; the communicator is poisoned
   dead_peer,    ///< a peer's process ended, or left the communicator
   timeout,      ///< the deadline passed while a peer was silent
-  poisoned,     ///< an earlier failure made this communicator unusable; the message repeats the first cause
+  poisoned,     ///< an earlier failure made this communicator unusable; names this call and the first cause
   system,       ///< an operating-system call failed
 };
 
@@ -31,7 +31,7 @@ class Error : public std::runtime_error {
   int rank() const noexcept { return rank_; }
   /// The rank that is to blame (dead, silent, differing), or -1.
   int peer() const noexcept { return peer_; }
-  /// The operation that failed ("all_reduce"), or empty.
+  /// The operation that failed ("all_reduce"; of poisoned, the first one), or empty.
   const std::string& verb() const noexcept { return verb_; }
 
  private:

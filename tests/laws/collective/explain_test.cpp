@@ -106,7 +106,7 @@ TEST_CASE("every verb does what explain says, in bytes of each rank and of all")
           Supposing rv = v;
           rv.root = root;
           const auto one = [&](Verb verb, const Supposing& supposing, const std::function<void()>& run) {
-            return check(world, sum, {verb, bytes, supposing, run});
+            return check(world, sum, {verb, verb == Verb::barrier ? 0 : bytes, supposing, run});
           };
           const std::span<float> in = even.in.span(), out = even.out.span(), part = even.part.span();
           one(Verb::all_reduce, s, [&] { all_reduce(world, in, Max{}); });
@@ -297,6 +297,12 @@ TEST_CASE("the way, its reason and the bound in words; calls that there are not"
       CHECK(explain(world, Verb::all_to_all, 1 << 20, {.in_place = true}).path == Path::pairwise);
     }
     const auto refused = [&](auto call) { CHECK_THROWS_WITH_AS(call(), doctest::Contains("explain: "), Error); };
+    const Explanation empty = explain(world, Verb::barrier, 0);
+    CHECK(empty.text() == "barrier of 0 B on rank " + std::to_string(world.rank()) +
+                              " of 2: Line, since it carries no bytes: the flags are all there is; this rank moves 0 "
+                              "bytes, all ranks 0 where at least 0 must move, in 1 synchronisation");
+    CHECK_THROWS_WITH_AS((void)explain(world, Verb::barrier, 8),
+                         doctest::Contains("explain: it carries no bytes, so no 8"), Error);
     refused([&] { (void)explain(world, Verb::split, 8); });
     refused([&] { (void)explain(world, Verb::all_reduce, 7); });
     refused([&] { (void)explain<Naive>(world, Verb::all_gather, 8); });

@@ -477,6 +477,8 @@ TEST_CASE("asynchronous calls that are wrong are refused before they are announc
     if (world.rank() == 1) {
       CHECK(kind([&] { return all_reduce_async(world, std::span<const float>(all), all.first(9), Sum{}); }) ==
             ErrorKind::argument);
+      CHECK(kind([&] { return all_reduce_async(world, std::span<const float>(all.first(9)), all.last(9), Sum{}); }) ==
+            ErrorKind::argument);
       CHECK(kind([&] { return reduce_scatter_async(world, std::span<const float>(all), all.first(4), Sum{}); }) ==
             ErrorKind::argument);
       CHECK(kind([&] { return all_gather_async(world, std::span<const float>(all.first(4)), all); }) ==

@@ -44,7 +44,11 @@ void must_not_match(int ranks, const std::function<void(World&, std::span<float>
       const auto again = error_of([&] { barrier(world); });
       REQUIRE(again);
       CHECK(again->kind() == ErrorKind::poisoned);
-      CHECK(says(*again, "failed before"));
+      // Both calls: the one that is refused, with its place, and the one that failed.
+      const std::string own = std::to_string(world.rank()) + " of " + std::to_string(ranks);
+      CHECK(std::string(again->what()).starts_with("tandem: barrier (" __FILE__ ":"));
+      CHECK(says(*again, ") on rank " + own + " cannot go on, since this communicator failed before: "));
+      CHECK(says(*again, std::string(error->what()).substr(std::string("tandem: ").size())));
     }
   });
 }
