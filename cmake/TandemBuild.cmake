@@ -90,10 +90,12 @@ function(tandem_program name)
   endif()
 endfunction()
 
-# tandem_test(name SOURCES a.cpp ... [RANKS 1 2 3 ...] [SLOW_RANKS 5 8 ...] [THREADS] [SANITIZED] [TRAFFIC] [TORCH] [PCH] [LABELS l ...] [TIMEOUT seconds]
-#             [LINK library ...] [COMPILE_OPTIONS o ...])
+# tandem_test(name SOURCES a.cpp ... [RANKS 1 2 3 ...] [SLOW_RANKS 5 8 ...] [FULL case ...] [THREADS] [SANITIZED] [TRAFFIC] [TORCH] [PCH] [LABELS l ...]
+#             [TIMEOUT seconds] [LINK library ...] [COMPILE_OPTIONS o ...])
 # A doctest binary, registered with ctest as <name>, or as <name>.n2, <name>.n3, ... with TANDEM_TEST_RANKS set.
 # SLOW_RANKS are registered too, under the label slow: only scripts/test --full runs these.
+# FULL: test cases whose names contain one of these are registered once more as <name>.full, with the last of RANKS, under
+# the label slow and with TANDEM_TEST_FULL set: there they do all that they should (see tests/support/full.hpp).
 # With TRANSPORTS, it is built and registered once more for each transport but ShmRing, as <name>_tcp, with
 # TANDEM_TEST_TRANSPORT_TCP defined (see tests/support/worlds.hpp).
 # THREADS: its ranks are threads, so it takes its turn with the tests that have several processes. SANITIZED: it runs
@@ -101,7 +103,7 @@ endfunction()
 # The sources contain TEST_CASEs only: main() and the support in tests/support come with it. Every test has a time
 # limit: 60 s unless given, four times as much under a sanitizer. Silently left out when it needs libtorch and there is none.
 function(tandem_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;PCH;TRANSPORTS;THREADS;SANITIZED;TRAFFIC" "TIMEOUT" "SOURCES;RANKS;SLOW_RANKS;LABELS;LINK;COMPILE_OPTIONS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;PCH;TRANSPORTS;THREADS;SANITIZED;TRAFFIC" "TIMEOUT" "SOURCES;RANKS;SLOW_RANKS;FULL;LABELS;LINK;COMPILE_OPTIONS")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "tandem_test(${name}): unknown ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -167,5 +169,19 @@ function(tandem_test name)
     if(arg_THREADS AND NOT TANDEM_SANITIZE) # under which there are few tests of processes
       set_tests_properties(${name} PROPERTIES RESOURCE_LOCK ranks)
     endif()
+  endif()
+  if(arg_FULL)
+    list(TRANSFORM arg_FULL PREPEND "*")
+    list(TRANSFORM arg_FULL APPEND "*")
+    list(JOIN arg_FULL "," cases)
+    set(settings TANDEM_TEST_FULL=1)
+    if(arg_RANKS)
+      list(GET arg_RANKS -1 ranks)
+      list(APPEND settings TANDEM_TEST_RANKS=${ranks})
+    endif()
+    math(EXPR limit "10 * ${arg_TIMEOUT}")
+    add_test(NAME ${name}.full COMMAND ${name} "--test-case=${cases}")
+    set_tests_properties(${name}.full PROPERTIES
+      ENVIRONMENT "${settings}" RESOURCE_LOCK ranks TIMEOUT ${limit} LABELS "${speed};${arg_LABELS};slow")
   endif()
 endfunction()

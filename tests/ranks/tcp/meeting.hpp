@@ -48,6 +48,9 @@ inline void meet_at(const std::string& host, int port, const std::string& secret
   ::setenv("TANDEM_PORT", std::to_string(port).c_str(), 1);
   if (!secret_file.empty()) ::setenv("TANDEM_SECRET_FILE", secret_file.c_str(), 1);
 }
+inline void meet_at(const detail::TcpAddress& address, const std::string& secret_file) {
+  meet_at(address.host(), address.port(), secret_file);
+}
 inline JoinOptions within(std::chrono::nanoseconds timeout) {
   JoinOptions options;
   options.timeout = timeout;

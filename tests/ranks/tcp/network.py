@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""network.py SCENARIO PROGRAM: ranks on hosts of our own, which are network namespaces on one bridge.
+"""network.py SCENARIO PROGRAM: ranks on hosts of our own, which are network namespaces on one bridge. PROGRAM is
+network_rank; of the scenario proxy it is ranks_tcp_proxy.
 
 Needs root and iproute2; says so and ends with 77 (skipped) without. Leaves no namespace, bridge or process behind.
 """
@@ -67,8 +68,9 @@ class Network:
         return process
 
 
-def job(network, secret, placement, seconds=0, only=None, **more):
-    """Starts a rank on each host that `placement` names (or one rank alone); returns the processes, by rank."""
+def job(network, secret, placement, seconds=0, only=None, inside=(), **more):
+    """Starts a rank on each host that `placement` names (or one rank alone); returns the processes, by rank. `inside`
+    is a command that runs the one behind it."""
     size = len(placement)
     started = []
     for rank, host in enumerate(placement):
@@ -76,7 +78,7 @@ def job(network, secret, placement, seconds=0, only=None, **more):
             continue
         local = [other for other in range(size) if placement[other] == host]
         settings = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": 29500, "TANDEM_SECRET_FILE": secret, **more}
-        started.append(network.start(host, PROGRAM, str(seconds), TANDEM_RANK=rank, TANDEM_SIZE=size,
+        started.append(network.start(host, *inside, PROGRAM, str(seconds), TANDEM_RANK=rank, TANDEM_SIZE=size,
                                      TANDEM_LOCAL_RANK=local.index(rank), TANDEM_LOCAL_SIZE=len(local), **settings))
     return started
 
@@ -122,6 +124,68 @@ def ipv6(secret):
     with Network(2) as network:
         all_right(job(network, secret, [0, 1, 1], MASTER_ADDR="fd77::1"))
         all_right(job(network, secret, [0, 1], MASTER_ADDR="[fd77::1]"))
+
+
+def with_hosts_file(folder, text):
+    """A command that runs the one behind it where names stand for what /etc/hosts says, which is `text`."""
+    (folder / "hosts").write_text(text)
+    (folder / "nsswitch.conf").write_text("hosts: files\n")
+    script = 'mount --bind "$0/hosts" /etc/hosts && mount --bind "$0/nsswitch.conf" /etc/nsswitch.conf && exec "$@"'
+    return ["unshare", "-m", "sh", "-c", script, str(folder)]
+
+
+def addresses(network, host, inside):
+    """What the name rank0 stands for there, in the system's order."""
+    code = "import socket; print(*[it[4][0] for it in socket.getaddrinfo('rank0', 1, type=socket.SOCK_STREAM)])"
+    out, _ = network.start(host, *inside, sys.executable, "-c", code).communicate(timeout=LIMIT)
+    return out.split()
+
+
+def names(secret):
+    """C041: names that stand for ::1 and, after it, for 127.0.0.1, where rank 0 listens at the second alone, or where
+    there is no IPv6; and a name that stands for nothing."""
+    inside = with_hosts_file(secret.parent, "::1 localhost rank0\n127.0.0.1 localhost rank0\n")
+    with Network(1) as network:
+        assert addresses(network, 0, inside) == ["::1", "127.0.0.1"]
+
+        def meet(first, second):
+            common = {"inside": inside, "TANDEM_PORT": 29500}
+            return (job(network, secret, [0, 0], only=0, MASTER_ADDR=first, **common) +
+                    job(network, secret, [0, 0], only=1, MASTER_ADDR=second, **common))
+
+        for name in ("localhost", "rank0"):
+            all_right(meet(name, name))
+            all_right(meet("127.0.0.1", name))
+        for process in meet("nowhere", "nowhere"):
+            out, _ = process.communicate(timeout=5)
+            assert 'the host "nowhere" has no address (Name or service not known); set MASTER_ADDR' in out, out
+        code = "open('/proc/sys/net/ipv6/conf/all/disable_ipv6', 'w').write('1')"
+        assert network.start(0, sys.executable, "-c", code).wait(LIMIT) == 0
+        all_right(meet("rank0", "rank0"))
+
+
+def unanswering(secret):
+    """C041: the first address of a name drops what comes; the second, where rank 0 is, is tried all the same."""
+    with Network(2) as network:
+        code = ("import socket, time\n"
+                "full = socket.create_server(('fd77::1', 29500), family=socket.AF_INET6, backlog=0)\n"
+                "queued = [socket.socket(socket.AF_INET6) for _ in range(3)]\n"
+                "for it in queued: it.setblocking(False); it.connect_ex(('fd77::1', 29500))\n"
+                "print('up', flush=True); time.sleep(60)\n")
+        assert network.start(0, sys.executable, "-c", code).stdout.readline() == "up\n"
+        inside = with_hosts_file(secret.parent, "fd77::1 rank0\n10.77.0.1 rank0\n")
+        assert addresses(network, 1, inside) == ["fd77::1", "10.77.0.1"]
+        first = job(network, secret, [0, 1], only=0)
+        all_right(first + job(network, secret, [0, 1], only=1, inside=inside, MASTER_ADDR="rank0"))
+
+
+def proxy(_):
+    """proxy_test.cpp once more, with rank 0, the proxy and the other ranks on three hosts."""
+    with Network(3) as network:
+        places = " ".join(f"{name} 10.77.0.{i + 1}" for i, name in enumerate(network.names))
+        done = subprocess.run([PROGRAM], env={**os.environ, "TANDEM_TEST_HOSTS": places}, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=2 * LIMIT)
+        assert done.returncode == 0, done.stdout
 
 
 def port_range(secret):

@@ -86,13 +86,12 @@ class Proxy {
                                : sizeof(detail::TcpChallenge) + sizeof(detail::TcpWelcome);
   }
 
-  /// Listens on `port` for ranks that want to meet rank 0, which listens on `host_port`.
-  Proxy(int port, int host_port, Options options) : options_(std::move(options)) {
-    const auto loopback = detail::TcpAddress::loopback();
-    const auto own = static_cast<std::uint16_t>(port);
-    doors_[0] = detail::listen_on(loopback, {own, own});
-    doors_[1] = detail::listen_on(loopback, {});
-    hosts_[0] = loopback.with_port(static_cast<std::uint16_t>(host_port));
+  /// Listens at `door` for ranks that want to meet rank 0, which listens at `host`.
+  Proxy(const detail::TcpAddress& door, const detail::TcpAddress& host, Options options)
+      : options_(std::move(options)) {
+    doors_[0] = detail::listen_on(door, {door.port(), door.port()});
+    doors_[1] = detail::listen_on(door, {});
+    hosts_[0] = host;
   }
   /// Where rank 0 meets the others, and where it is connected to afterwards, once that is known.
   const detail::TcpAddress& meeting_address() const noexcept { return hosts_[0]; }

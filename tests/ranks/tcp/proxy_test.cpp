@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Real ranks with a hostile wire to rank 0: results are right or an Error names the other end; nothing hangs, and no
-// byte that was changed is ever taken for data.
+// byte that was changed is ever taken for data. On loopback, and once more on hosts of their own: see hosts.hpp.
 #include "ranks/tcp/proxy.hpp"
 
 #include <doctest/doctest.h>
@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "ranks/tcp/hosts.hpp"
 #include "ranks/tcp/meeting.hpp"
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
@@ -31,6 +32,8 @@ namespace {
 
 using Way = Proxy::Way;
 
+constexpr Hosts::Place of_rank_0 = Hosts::first, of_the_proxy = Hosts::second, of_the_others = Hosts::third;
+
 /// The proxy goes when all ranks have gone, whatever they have met.
 struct Gone {
   SharedPage& notes;
@@ -41,16 +44,18 @@ struct Gone {
 /// there are ranks: the proxy.
 void through_proxy(int size, const Proxy::Options& options, const std::function<void(int)>& body) {
   const SecretFile secret("a secret of sufficient length");
-  const int port = free_port();
-  const int host_port = free_port();
+  const auto host = hosts.address(of_rank_0, free_port());
+  const auto door = hosts.address(of_the_proxy, free_port());
   SharedPage notes;
   on_ranks(size + 1, [&](int rank) {
     if (rank == size) {
+      hosts.enter(of_the_proxy);
       const Deadline patience = Deadline::after(30s);
-      Proxy(port, host_port, options).run([&] { return notes->seen == size || patience.expired(); });
+      Proxy(door, host, options).run([&] { return notes->seen == size || patience.expired(); });
       return;
     }
-    meet_at("127.0.0.1", rank == 0 ? host_port : port, secret.path());
+    hosts.enter(rank == 0 ? of_rank_0 : of_the_others);
+    meet_at(rank == 0 ? host : door, secret.path());
     const Gone gone{notes};
     body(rank);
   });
@@ -58,6 +63,10 @@ void through_proxy(int size, const Proxy::Options& options, const std::function<
 World join_as(int rank, int size, std::chrono::nanoseconds timeout = 20s) {
   JoinOptions options = within(timeout);
   options.identity = Identity{rank, size, rank, size, "behind a proxy", "the test"};
+  if (hosts.apart()) {
+    options.identity->local_rank = rank == 0 ? 0 : rank - 1;
+    options.identity->local_size = rank == 0 ? 1 : size - 1;
+  }
   return join<Tcp>(options);
 }
 
@@ -210,11 +219,12 @@ TEST_CASE("a recorded handshake opens neither the meeting nor a connection") {
     int replayed = 0;
   };
   const SecretFile secret("a secret of sufficient length");
-  const int port = free_port();
-  const int host_port = free_port();
+  const auto host = hosts.address(of_rank_0, free_port());
+  const auto door = hosts.address(of_the_proxy, free_port());
   SharedPage notes;
   on_ranks(4, [&](int rank) {
     if (rank == 3) {
+      hosts.enter(of_the_proxy);
       Recorded recorded;
       const auto replay = [&](const detail::TcpAddress& to, const std::vector<std::byte>& words) {
         REQUIRE(words.size() == Proxy::handshake_bytes(Way::to_host));
@@ -229,7 +239,7 @@ TEST_CASE("a recorded handshake opens neither the meeting nor a connection") {
         CHECK(errno != ETIMEDOUT);
         ++recorded.replayed;
       };
-      Proxy proxy(port, host_port,
+      Proxy proxy(door, host,
                   {.tamper = [&](Proxy::Link& link, Way way, std::uint64_t at, std::vector<std::byte>& bytes) {
                     const detail::TcpPurpose& it = link.purpose();
                     if (it.from != 1 || way != Way::to_host) return;
@@ -252,7 +262,8 @@ TEST_CASE("a recorded handshake opens neither the meeting nor a connection") {
     }
     if (rank == 2) std::this_thread::sleep_for(500ms);
     const Gone gone{notes};
-    meet_at("127.0.0.1", rank == 0 ? host_port : port, secret.path());
+    hosts.enter(rank == 0 ? of_rank_0 : of_the_others);
+    meet_at(rank == 0 ? host : door, secret.path());
     World world = join_as(rank, 3);
     round_of(world, 1000, 1);
   });
@@ -286,10 +297,10 @@ TEST_CASE("a bit flipped in a handshake: the server hears no more of it, the cli
 
 TEST_CASE("whoever says a byte now and then instead of who it is stands in nobody's way, and is shown out") {
   const SecretFile secret("a secret of sufficient length");
-  const int port = free_port();
-  const auto door = detail::TcpAddress::loopback().with_port(static_cast<std::uint16_t>(port));
+  const auto door = hosts.address(of_rank_0, free_port());
   SharedPage notes;
   on_ranks(3, [&](int rank) {
+    hosts.enter(rank == 0 ? of_rank_0 : of_the_others);
     if (rank == 2) {  // not a rank
       detail::TcpHello hello{};
       hello.mark = detail::tcp_mark;
@@ -311,14 +322,15 @@ TEST_CASE("whoever says a byte now and then instead of who it is stands in nobod
       while (notes->phase == 0) std::this_thread::sleep_for(1ms);
     }
     const Gone gone{notes};
-    meet_at("127.0.0.1", port, secret.path());
+    meet_at(door, secret.path());
     World world = join_as(rank, 2);
     round_of(world, 1000, 1);
   });
   // Nobody stays for longer than 5 s without having proved who it is.
   on_ranks(2, [&](int rank) {
+    hosts.enter(rank == 0 ? of_rank_0 : of_the_others);
     if (rank == 0) {
-      meet_at("127.0.0.1", port, secret.path());
+      meet_at(door, secret.path());
       try {
         const World world = join_as(rank, 2, 7s);
         FAIL_CHECK("joined");

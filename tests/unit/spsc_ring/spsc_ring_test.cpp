@@ -8,9 +8,12 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
+
+#include "support/full.hpp"
 
 using namespace tandem;
 using namespace tandem::detail;
@@ -42,14 +45,17 @@ struct Memory {
 
 std::byte pattern(std::uint64_t at) { return static_cast<std::byte>(at * 31 + (at >> 8) * 7); }
 
-/// One thread writes messages of random sizes up to three times the ring's capacity, another reads them in other cuts.
-void stream(std::size_t slot_bytes, std::uint64_t start, int messages, std::uint32_t seed) {
+/// One thread writes messages of `length` bytes, or of random sizes up to three times the ring's capacity; another
+/// reads them in other cuts and looks at every byte.
+void stream(std::size_t slot_bytes, std::uint64_t start, int messages, std::uint32_t seed,
+            std::optional<std::size_t> length = {}) {
   Memory memory(slot_bytes, start);
   const std::size_t capacity = ring_slots * slot_bytes;
+  const auto next_length = [&](std::mt19937& sizes) { return length ? *length : sizes() % (3 * capacity + 1); };
   std::uint64_t total = 0;
   {
     std::mt19937 sizes(seed);
-    for (int i = 0; i < messages; ++i) total += sizes() % (3 * capacity + 1);
+    for (int i = 0; i < messages; ++i) total += next_length(sizes);
   }
   std::thread writing([&] {
     RingWriter writer(memory.storage, slot_bytes, start);
@@ -57,7 +63,7 @@ void stream(std::size_t slot_bytes, std::uint64_t start, int messages, std::uint
     std::uint64_t at = 0;
     std::vector<std::byte> message;
     for (int i = 0; i < messages; ++i) {
-      message.resize(sizes() % (3 * capacity + 1));
+      message.resize(next_length(sizes));
       for (auto& byte : message) byte = pattern(at++);
       std::span<const std::byte> left(message);
       while (!left.empty()) {
@@ -163,7 +169,10 @@ TEST_CASE("pieces arrive as they were committed") {
   }
 }
 
-TEST_CASE("C030 C031: 100,000 messages of random sizes through a ring of 512 bytes") { stream(64, 0, many, 1); }
+TEST_CASE("C030: 100,000 messages of random sizes through a ring of 512 bytes") { stream(64, 0, many, 1); }
+TEST_CASE("C031: a million messages of 100 bytes, of which every byte is looked at") {
+  stream(64, 0, tandem::test::in_full(many, 1'000'000), 5, 100);
+}
 TEST_CASE("C030: counters that pass 2^32") { stream(16, (std::uint64_t{1} << 32) - 1000, many / 10, 2); }
 TEST_CASE("C030: counters that pass 2^64") { stream(16, ~std::uint64_t{0} - 1000, many / 10, 3); }
 TEST_CASE("slots of one byte") { stream(1, 0, many / 10, 4); }
