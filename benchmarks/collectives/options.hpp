@@ -28,6 +28,7 @@ struct Options {
   double patience = 1.0;
   bool pin = true;
   bool every_size = false;
+  bool adopt = false;
   bool rank_0_only = false;
 
   Options() {
@@ -65,6 +66,7 @@ inline void declare(CLI::App& app, Options& options) {
   app.add_option("--patience", options.patience, "1 = full number of calls")->check(CLI::Range(0.001, 10.0));
   app.add_flag("!--no-pin", options.pin, "leave ranks to the scheduler");
   app.add_flag("--every-size", options.every_size, "every power of two");
+  app.add_flag("--adopt", options.adopt, "registered buffers are plain tensors, after adopt_allocator");
   app.add_flag("--rank0", options.rank_0_only, "time rank 0 instead of the slowest rank");
 }
 

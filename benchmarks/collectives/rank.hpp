@@ -45,7 +45,7 @@ class Rank {
     if (listed(options.peers, "gloo")) {
       gloo_.emplace(team.rank(), team.ranks(), store_file);  // before pinning: its threads keep all processors
     }
-    if (listed(options.transports, "shm")) shm_ = join_over_shm();
+    if (listed(options.transports, "shm")) shm_ = join_over_shm(options.adopt);
     if (listed(options.transports, "tcp")) tcp_ = join_over_tcp();
     if (options.pin) team.pin();
     prototype_.enter(team);

@@ -20,8 +20,9 @@ class Tandem {
   virtual std::byte* allocate(std::size_t bytes) = 0;
 };
 
-/// Join the job of the environment; collective.
-std::unique_ptr<Tandem> join_over_shm();
+/// Join the job of the environment; collective. With `adopt`, registered memory is that of plain tensors, which lie in
+/// the arena by adopt_allocator.
+std::unique_ptr<Tandem> join_over_shm(bool adopt);
 std::unique_ptr<Tandem> join_over_tcp();
 
 }  // namespace tandem::bench

@@ -61,7 +61,7 @@ std::function<void()> tandem_operation(Communicator<Transport>& world, const Cas
 }
 
 template <class Transport>
-class TandemWorld final : public Tandem {
+class TandemWorld : public Tandem {
  public:
   explicit TandemWorld(Communicator<Transport> world) : world_(std::move(world)) {}
 
@@ -69,6 +69,9 @@ class TandemWorld final : public Tandem {
     return visit_number(which.dtype, [&]<class T>(T) { return tandem_operation<T>(world_, which, input, output); });
   }
   std::byte* allocate(std::size_t bytes) override { return static_cast<std::byte*>(world_.arena()->allocate(bytes)); }
+
+ protected:
+  Communicator<Transport>& world() noexcept { return world_; }
 
  private:
   Communicator<Transport> world_;
