@@ -59,6 +59,8 @@ E sample(std::uint64_t index, int rank, std::uint64_t seed = 0) {
     return to_float16(wide);
   else if constexpr (std::is_same_v<E, BFloat16>)
     return to_bfloat16(wide);
+  else if constexpr (std::is_same_v<E, bool>)
+    return (bits >> 13 & 1U) != 0;
   else if constexpr (std::is_same_v<E, Affine>) {
     return {static_cast<std::uint32_t>(bits) | 1U, static_cast<std::uint32_t>(bits >> 32), 1};
   } else {
@@ -110,6 +112,15 @@ E apply_once(const Op& op, E input, E sofar) {
     return widen(input) > widen(sofar) ? input : sofar;
   } else if constexpr (!tandem::detail::is_named_reduction<Op>) {
     return op(input, sofar);
+  } else if constexpr (tandem::detail::is_logical<Op>) {
+    const bool a = widen(input) != 0;
+    const bool b = widen(sofar) != 0;
+    const bool result = std::is_same_v<Op, LogicalAnd> ? a && b : std::is_same_v<Op, LogicalOr> ? a || b : a != b;
+    return narrow<E>(result ? 1 : 0);
+  } else if constexpr (tandem::detail::is_bitwise<Op>) {
+    return static_cast<E>(std::is_same_v<Op, BitAnd>  ? input & sofar
+                          : std::is_same_v<Op, BitOr> ? input | sofar
+                                                      : input ^ sofar);
   } else if constexpr (std::is_integral_v<E>) {
     const auto a = static_cast<std::uint64_t>(input);
     const auto b = static_cast<std::uint64_t>(sofar);
@@ -132,27 +143,40 @@ E scaled(const Op& op, E input) {
   }
 }
 
-/// What every rank must get from an all-reduce of the ranks' inputs: gloo's ring, element by element.
+/// What every rank must get from an all-reduce of `count` elements: gloo's ring, element by element.
+class GlooRingOracle {
+ public:
+  GlooRingOracle(std::size_t count, std::size_t element_bytes, std::size_t ranks) : ranks_(ranks) {
+    const std::size_t megabytes = (count * element_bytes + 1048575) / 1048576;
+    std::size_t segments = megabytes > 2 * ranks ? megabytes : 2 * ranks;
+    segments += (ranks - segments % ranks) % ranks;
+    std::size_t segment_bytes = (count * element_bytes + segments - 1) / segments;
+    segment_bytes += (element_bytes - segment_bytes % element_bytes) % element_bytes;
+    chunk_ = segments / ranks * segment_bytes / element_bytes;
+  }
+  /// Element i, of which rank r's input is input(r).
+  template <class E, class Op, class Input>
+  E element(std::size_t i, const Op& op, Input input) const {
+    std::size_t rank = (i / chunk_ + ranks_ - 1) % ranks_;
+    E sofar = scaled<E>(op, input(rank));
+    for (std::size_t k = 1; k < ranks_; ++k) {
+      rank = (rank + ranks_ - 1) % ranks_;
+      sofar = apply_once<E>(op, scaled<E>(op, input(rank)), sofar);
+    }
+    if constexpr (std::is_same_v<Op, Avg>) sofar = narrow<E>(widen(sofar) / static_cast<ComputedIn<E>>(ranks_));
+    return sofar;
+  }
+
+ private:
+  std::size_t ranks_;
+  std::size_t chunk_;
+};
 template <class E, class Op>
 std::vector<E> gloo_fold(const std::vector<std::vector<E>>& inputs, const Op& op) {
-  const std::size_t ranks = inputs.size();
-  const std::size_t count = inputs[0].size();
-  const std::size_t megabytes = (count * sizeof(E) + 1048575) / 1048576;
-  std::size_t segments = megabytes > 2 * ranks ? megabytes : 2 * ranks;
-  segments += (ranks - segments % ranks) % ranks;
-  std::size_t segment_bytes = (count * sizeof(E) + segments - 1) / segments;
-  segment_bytes += (sizeof(E) - segment_bytes % sizeof(E)) % sizeof(E);
-  const std::size_t chunk = segments / ranks * segment_bytes / sizeof(E);
-  std::vector<E> result(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    std::size_t rank = (i / chunk + ranks - 1) % ranks;
-    E sofar = scaled(op, inputs[rank][i]);
-    for (std::size_t k = 1; k < ranks; ++k) {
-      rank = (rank + ranks - 1) % ranks;
-      sofar = apply_once<E>(op, scaled(op, inputs[rank][i]), sofar);
-    }
-    if constexpr (std::is_same_v<Op, Avg>) sofar = narrow<E>(widen(sofar) / static_cast<ComputedIn<E>>(ranks));
-    result[i] = sofar;
+  const GlooRingOracle oracle(inputs[0].size(), sizeof(E), inputs.size());
+  std::vector<E> result(inputs[0].size());
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    result[i] = oracle.element<E>(i, op, [&](std::size_t rank) { return inputs[rank][i]; });
   }
   return result;
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that have gone wrong elsewhere: every element type, special floats, sums that round in every addition, and
-// integers at the edge of their width. (Which pairs of type and reduction there are, and that each is exact, is shown
-// in tests/unit/reduce.)
+// Values that have gone wrong elsewhere: bool, special floats, sums that round in every addition, and integers at the
+// edge of their width. (Every pair of type and reduction: table_test.cpp.)
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -15,66 +14,6 @@
 
 using namespace tandem;
 using namespace tandem::test;
-
-namespace {
-
-template <class E>
-E number(int value) {
-  if constexpr (std::is_same_v<E, Float16>)
-    return to_float16(static_cast<float>(value));
-  else if constexpr (std::is_same_v<E, BFloat16>)
-    return to_bfloat16(static_cast<float>(value));
-  else
-    return static_cast<E>(value);
-}
-
-/// 5 elements a rank, as C009 has it; `expected(x)` is the reduction of the ranks' values as plain integers.
-template <class E, class Op, class Expected>
-void reduces(World& world, const Op& op, Expected expected) {
-  if constexpr (Reduction<Op, E>) {
-    E data[5];
-    const auto value = [](int index, int rank) {
-      const int it = (3 * index + rank) % 4;
-      return std::is_same_v<E, bool> ? static_cast<int>(it != 0) : it;
-    };
-    for (int i = 0; i < 5; ++i) data[i] = number<E>(value(i, world.rank()));
-    all_reduce<Naive>(world, std::span<E>(data), op);
-    for (int i = 0; i < 5; ++i) {
-      int sofar = value(i, 0);
-      if (world.size() == 1) sofar = expected(sofar, 0);
-      for (int rank = 1; rank < world.size(); ++rank) sofar = expected(sofar, value(i, rank));
-      const E right = number<E>(sofar);
-      CAPTURE(name_of(dtype_of<E>()));
-      CAPTURE(reduction_name<Op>());
-      CHECK(std::memcmp(&data[i], &right, sizeof(E)) == 0);
-    }
-  }
-}
-template <class Op, class Expected>
-void reduces_every_dtype(World& world, const Op& op, Expected expected) {
-  reduces<float>(world, op, expected);
-  reduces<double>(world, op, expected);
-  reduces<Float16>(world, op, expected);
-  reduces<BFloat16>(world, op, expected);
-  reduces<std::int8_t>(world, op, expected);
-  reduces<std::uint8_t>(world, op, expected);
-  reduces<std::int32_t>(world, op, expected);
-  reduces<std::int64_t>(world, op, expected);
-  reduces<bool>(world, op, expected);
-}
-
-}  // namespace
-
-TEST_CASE("C009: every dtype is reduced exactly, bool to bytes of 0 or 1") {
-  on_ranks(ranks(), [](int) {
-    World world = join<TestTransport>();
-    reduces_every_dtype(world, Sum{}, [](int a, int b) { return a + b; });
-    reduces_every_dtype(world, Max{}, [](int a, int b) { return std::max(a, b); });
-    const auto odd = [](int a, int b) { return static_cast<int>((a != 0) != (b != 0)); };
-    reduces<bool>(world, LogicalXor{}, odd);
-    reduces<BFloat16>(world, LogicalXor{}, odd);
-  });
-}
 
 TEST_CASE("C009: bool moves as it is") {
   on_ranks(ranks(), [](int rank) {

@@ -3,6 +3,7 @@
 // communicator in a static object, a thread. Nobody hangs, nobody is ended by a signal. See also matrix_test.cpp.
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,7 +13,9 @@
 #include <thread>
 
 #include "support/errors.hpp"
+#include "support/full.hpp"
 #include "support/ranks.hpp"
+#include "support/samples.hpp"
 #include "support/shared_page.hpp"
 #include "support/traffic.hpp"
 
@@ -40,8 +43,8 @@ int wait_for(::pid_t child, std::chrono::seconds limit) {
 
 // The handles, and the memory that they are about, go by an exception while the others are in the operations.
 TEST_CASE("C053: an exception drops pending operations and their buffers") {
-  constexpr std::size_t count = 1 << 20;
-  for (int turn = 0; turn < 5; ++turn) {
+  constexpr std::size_t count = 8 << 20;
+  for (int turn = 0; turn < in_full(3, 100); ++turn) {
     on_ranks(ranks(), [&](int rank) {
       World world = join<TestTransport>();
       std::optional<Error> error;
@@ -79,7 +82,9 @@ TEST_CASE("C053: an exception drops pending operations and their buffers") {
 
 TEST_CASE("C045: a rank is killed with large operations in flight; every one of the others' fails, and soon") {
   constexpr std::size_t count = 4 << 20;
-  for (int turn = 0; turn < 3; ++turn) {
+  for (int turn = 0; turn < in_full(3, 20); ++turn) {
+    const auto when = std::chrono::microseconds(5000 + mix(static_cast<std::uint64_t>(turn)) % 60'000);
+    CAPTURE(when.count());
     SharedPage notes;
     const auto endings = run_ranks(ranks(), [&](int rank) {
       std::optional<World> world(join<TestTransport>());
@@ -89,7 +94,7 @@ TEST_CASE("C045: a rank is killed with large operations in flight; every one of 
       barrier(*world);
       if (rank == 1) {
         std::thread([&] {
-          std::this_thread::sleep_for(std::chrono::milliseconds(5 + 20 * turn));
+          std::this_thread::sleep_for(when);
           notes->died_at = now_ns();
           ::kill(::getpid(), SIGKILL);
         }).detach();
@@ -230,7 +235,8 @@ TEST_CASE("C050: a forked child cannot use the communicator, and its end is not 
     World world = join<TestTransport>();
     std::vector<float> data(50000, 1.0F);
     all_reduce(world, std::span(data), Max{});
-    for (const bool quick : {false, true}) {
+    enum class Leaves { by_exit, by_quick_exit, after_its_communicator };
+    for (const Leaves way : {Leaves::by_exit, Leaves::by_quick_exit, Leaves::after_its_communicator}) {
       if (rank == 0) {
         std::fflush(nullptr);
         const ::pid_t child = ::fork();
@@ -242,10 +248,8 @@ TEST_CASE("C050: a forked child cannot use the communicator, and its end is not 
           } catch (const Error& error) {
             if (error.kind() != ErrorKind::environment || !says(error, "fork")) wrong = 11;
           }
-          if (quick) {
-            ::_exit(wrong);
-          }
-          {
+          if (way == Leaves::by_quick_exit) ::_exit(wrong);
+          if (way == Leaves::after_its_communicator) {
             World gone(std::move(world));  // its destructor must leave the parent's ranks alone
           }
           std::exit(wrong);
@@ -263,9 +267,10 @@ TEST_CASE("C050: a forked child cannot use the communicator, and its end is not 
   });
 }
 
-// The child holds the dead rank's descriptors open.
+// The child holds the dead rank's descriptors open. It becomes this process's when its parent has gone.
 TEST_CASE("C050: a rank is killed while its forked child lives on") {
   SharedPage notes;
+  REQUIRE(::prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
   const auto endings = run_ranks(2, [&](int rank) {
     World world = join<TestTransport>();
     barrier(world);
@@ -273,9 +278,11 @@ TEST_CASE("C050: a rank is killed while its forked child lives on") {
       std::fflush(nullptr);
       const ::pid_t child = ::fork();
       if (child == 0) {
-        std::this_thread::sleep_for(3s);
-        ::_exit(0);
+        const Deadline patience = Deadline::after(20s);
+        while (notes->seen == 0 && !patience.expired()) std::this_thread::sleep_for(1ms);
+        ::_exit(notes->seen == 1 ? 0 : 1);
       }
+      notes->process[0] = child;
       notes->died_at = now_ns();
       ::kill(::getpid(), SIGKILL);
     }
@@ -283,7 +290,13 @@ TEST_CASE("C050: a rank is killed while its forked child lives on") {
     CHECK(error.kind() == ErrorKind::dead_peer);
     CHECK(error.peer() == 0);
     CHECK(now_ns() - notes->died_at < 2'500'000'000);
+    CHECK(::kill(notes->process[0], 0) == 0);  // the child is still there
+    notes->seen = 1;
   });
+  const int status = wait_for(notes->process[0], 5s);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
   CHECK(endings[0].signal == SIGKILL);
   CHECK(endings[1].clean());
 }
