@@ -30,10 +30,13 @@ class [[nodiscard]] AdoptedAllocator {
     if (pool_ != nullptr) detail::ArenaAllocator::instance().retire(*pool_);
   }
 
-  AllocatorCounts counts() const { return pool_->counts(); }
+  /// All zero once this was moved from.
+  AllocatorCounts counts() const { return pool_ != nullptr ? pool_->counts() : AllocatorCounts{}; }
   /// Gives what is kept for later tensors back to the arena, for other sizes and other users of it. Happens by itself
-  /// when the arena is full.
-  void trim() { pool_->trim(); }
+  /// when the arena is full. Does nothing once this was moved from.
+  void trim() {
+    if (pool_ != nullptr) pool_->trim();
+  }
 
  private:
   detail::ArenaPool* pool_;

@@ -32,6 +32,23 @@ Work all_reduce_async(Communicator<T>& comm, const at::Tensor& tensor, Op op, Ca
   return work;
 }
 
+/// all_reduce(comm, in, out, op), begun. `in` and `out` are the same elements or disjoint; the work keeps both tensors'
+/// storage alive.
+template <class Order = GlooRing, class T, class Op>
+Work all_reduce_async(Communicator<T>& comm, const at::Tensor& in, const at::Tensor& out, Op op,
+                      CallOptions options = {}, CallSite site = CallSite::here()) {
+  const TensorView from = view_of(in, "all_reduce", "the input", reduction_name<Op>());
+  const TensorView to = writable_view_of(out, "all_reduce", "the output", reduction_name<Op>());
+  detail::check_same_dtype(from, to, "all_reduce");
+  Work work;
+  detail::visit_reducible<Op>(from.dtype, "all_reduce", [&](auto element) {
+    using E = decltype(element);
+    work = detail::begin_all_reduce<Order, T, E>(comm, from.as<E>(), to.as<E>(), op, options, site,
+                                                 std::vector<at::Tensor>{in, out});
+  });
+  return work;
+}
+
 /// reduce_scatter(comm, in, out, op), begun. The work keeps both tensors' storage alive.
 template <class Order = GlooRing, class T, class Op>
 Work reduce_scatter_async(Communicator<T>& comm, const at::Tensor& in, const at::Tensor& out, Op op,

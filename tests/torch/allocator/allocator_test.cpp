@@ -141,6 +141,24 @@ TEST_CASE("memory taken raw comes back to whoever it was taken from, before, dur
   });
 }
 
+TEST_CASE("a handle that was moved from counts nothing and trims nothing; the new one has the pool") {
+  tandem::test::on_ranks(1, [](int) {
+    auto world = tandem::join<tandem::ShmRing>();
+    auto first = tandem::adopt_allocator(world);
+    at::Tensor tensor = at::ones({1000});
+    auto second = std::move(first);
+    CHECK(second.counts().blocks == 1);
+    tensor.reset();
+    CHECK(second.counts().bytes_cached > 0);
+    first.trim();
+    CHECK(first.counts().allocations == 0);
+    CHECK(first.counts().bytes_cached == 0);
+    CHECK(second.counts().bytes_cached > 0);
+    second.trim();
+    CHECK(second.counts().bytes_cached == 0);
+  });
+}
+
 TEST_CASE("many threads allocate and free at the same time") {
   tandem::test::on_ranks(1, [](int) {
     auto world = tandem::join<tandem::ShmRing>();

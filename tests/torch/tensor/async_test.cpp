@@ -11,9 +11,11 @@
 
 #include "support/ranks.hpp"
 #include "support/torch_training.hpp"
+#include "support/worlds.hpp"
 #include "tandem/tandem.hpp"
 
 using tandem::test::differing;
+using tandem::test::TestTransport;
 
 namespace {
 
@@ -32,7 +34,7 @@ at::Tensor values(int rank, std::int64_t count, at::ScalarType type, bool regist
 TEST_CASE("asynchronous verbs give what the blocking ones give, and keep their tensors until then") {
   const int ranks = tandem::test::ranks();
   tandem::test::on_ranks(ranks, [&](int rank) {
-    auto world = tandem::join<tandem::ShmRing>();
+    auto world = tandem::join<TestTransport>();
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kLong}) {
       for (const bool registered : {false, true}) {
         const std::int64_t count = 30'000;
@@ -43,6 +45,8 @@ TEST_CASE("asynchronous verbs give what the blocking ones give, and keep their t
         at::Tensor part = at::zeros({count / ranks}, type);
         at::Tensor gathered = at::zeros({count / ranks * ranks}, type);
         const at::Tensor own = make(rank).narrow(0, 0, count / ranks);
+        const at::Tensor input = make(rank);
+        at::Tensor output = at::zeros_like(input);
 
         const at::Tensor expected_sum = make(rank);
         tandem::all_reduce(world, expected_sum, tandem::Sum{});
@@ -54,15 +58,20 @@ TEST_CASE("asynchronous verbs give what the blocking ones give, and keep their t
 
         std::vector<tandem::Work> works;
         works.push_back(tandem::all_reduce_async(world, reduced, tandem::Sum{}));
+        works.push_back(tandem::all_reduce_async(world, input, output, tandem::Sum{}));
         works.push_back(tandem::reduce_scatter_async(world, divisible, part, tandem::Sum{}));
         works.push_back(tandem::all_gather_async(world, own, gathered));
         works.push_back(tandem::broadcast_async(world, sent, ranks - 1));
         if (ranks > 1) CHECK(reduced.use_count() == 2);
+        if (ranks > 1) CHECK(input.use_count() + output.use_count() == 4);
         for (auto& work : works) work.poll();
         for (auto& work : works) work.wait();
         CHECK(reduced.use_count() == 1);
         CHECK(part.use_count() == 1);
+        CHECK(input.use_count() + output.use_count() == 2);
         CHECK(differing(reduced, expected_sum) == 0);
+        CHECK(differing(output, expected_sum) == 0);
+        CHECK(differing(input, make(rank)) == 0);
         CHECK(differing(part, expected_part) == 0);
         CHECK(differing(gathered, expected_whole) == 0);
         CHECK(differing(sent, make(ranks - 1)) == 0);
@@ -82,6 +91,27 @@ TEST_CASE("asynchronous verbs give what the blocking ones give, and keep their t
   });
 }
 
+TEST_CASE("an asynchronous all-reduce from one tensor to another refuses what the blocking one refuses") {
+  tandem::test::on_ranks(tandem::test::ranks(), [](int) {
+    auto world = tandem::join<TestTransport>();
+    const auto refused = [&](const at::Tensor& in, const at::Tensor& out, const char* words) {
+      CHECK_THROWS_WITH_AS(tandem::all_reduce_async(world, in, out, tandem::Sum{}), doctest::Contains(words),
+                           tandem::Error);
+    };
+    const at::Tensor whole = at::ones({10});
+    refused(whole.narrow(0, 0, 6), whole.narrow(0, 3, 6), "overlap");
+    refused(whole, at::ones({9}), "9");
+    refused(whole, at::ones({10}, at::kDouble), "one dtype");
+    refused(whole, at::ones({10, 2}).t(), "the output is not contiguous");
+    refused(at::ones({10}).to_sparse(), whole, "the input is sparse");
+    auto same = tandem::all_reduce_async(world, whole, whole, tandem::Sum{});
+    same.wait();
+    CHECK(whole.eq(world.size()).all().item<bool>());
+    CHECK_FALSE(world.poisoned());
+    tandem::barrier(world);
+  });
+}
+
 TEST_CASE("C053: tensor and handle go by an exception while peers may write there; later memory is left alone") {
   if (tandem::test::ranks() == 1) return;
   tandem::test::on_ranks(tandem::test::ranks(), [](int rank) {
@@ -89,7 +119,7 @@ TEST_CASE("C053: tensor and handle go by an exception while peers may write ther
       std::string noticed;
       tandem::JoinOptions options;
       options.notice = [&](const std::string& text) { noticed += text; };
-      auto world = tandem::join<tandem::ShmRing>(options);
+      auto world = tandem::join<TestTransport>(options);
       try {
         const at::Tensor tensor = tandem::arena_empty(world, {1 << 18});
         tensor.fill_(1);
@@ -110,7 +140,7 @@ TEST_CASE("C053: tensor and handle go by an exception while peers may write ther
 TEST_CASE("a coalesced list has the bits of the all-reduce over the concatenation") {
   const int ranks = tandem::test::ranks();
   tandem::test::on_ranks(ranks, [&](int rank) {
-    auto world = tandem::join<tandem::ShmRing>();
+    auto world = tandem::join<TestTransport>();
     for (const at::ScalarType type : {at::kFloat, at::kHalf, at::kDouble, at::kInt}) {
       for (const std::int64_t scale : {1, 100}) {
         std::vector<at::Tensor> list;

@@ -12,6 +12,7 @@
 #include "support/ranks.hpp"
 #include "support/torch_tensors.hpp"
 #include "support/torch_training.hpp"
+#include "support/worlds.hpp"
 #include "tandem/tandem.hpp"
 
 namespace {
@@ -19,7 +20,8 @@ namespace {
 using tandem::test::differing;
 using tandem::test::numbers;
 using tandem::test::said;
-using World = tandem::Communicator<tandem::ShmRing>;
+using tandem::test::TestTransport;
+using tandem::test::World;
 
 /// What `from` has for `to`, `count` elements of it.
 at::Tensor part(int from, int to, std::int64_t count, at::ScalarType type) {
@@ -166,7 +168,7 @@ void lists(World& world, std::int64_t count, at::ScalarType type) {
 TEST_CASE("every verb that exchanges, on every dtype") {
   const int ranks = tandem::test::ranks();
   tandem::test::on_ranks(ranks, [&](int) {
-    auto world = tandem::join<tandem::ShmRing>();
+    auto world = tandem::join<TestTransport>();
     for (const at::ScalarType type : tandem::test::all_dtypes) {
       for (const std::int64_t count : {0, 1, 1021}) {
         INFO(c10::toString(type), " x ", count);
@@ -186,7 +188,7 @@ TEST_CASE("C002: outputs that share memory, or are no memory of their own, are r
   const int ranks = tandem::test::ranks();
   if (ranks == 1) return;
   tandem::test::on_ranks(ranks, [&](int rank) {
-    auto world = tandem::join<tandem::ShmRing>();
+    auto world = tandem::join<TestTransport>();
     const auto place = static_cast<std::size_t>(rank);
     const at::Tensor mine = numbers(rank, 4, at::kFloat);
     const at::Tensor t = at::zeros({4});
@@ -231,7 +233,7 @@ TEST_CASE("C002: outputs that share memory, or are no memory of their own, are r
 
 TEST_CASE("every form refuses what is no plain memory by the argument's name") {
   tandem::test::on_ranks(tandem::test::ranks(), [](int rank) {
-    auto world = tandem::join<tandem::ShmRing>();
+    auto world = tandem::join<TestTransport>();
     const at::Tensor good = at::zeros({4});
     const at::Tensor bad = at::zeros({2, 2}).t();
     const at::Tensor sparse = at::zeros({2, 2}).to_sparse();
@@ -271,7 +273,7 @@ TEST_CASE("every form refuses what is no plain memory by the argument's name") {
 TEST_CASE("C016: leaves that require grad as outputs of the verbs that exchange") {
   const int ranks = tandem::test::ranks();
   tandem::test::on_ranks(ranks, [&](int rank) {
-    auto world = tandem::join<tandem::ShmRing>();
+    auto world = tandem::join<TestTransport>();
     const auto leaf_of = [](std::int64_t count) { return at::zeros({count}).set_requires_grad(true); };
     const auto still_leaf = [](const at::Tensor& tensor) {
       return tensor.is_leaf() && tensor.requires_grad() && tensor.grad_fn() == nullptr;

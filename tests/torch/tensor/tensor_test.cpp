@@ -13,13 +13,16 @@
 #include "support/ranks.hpp"
 #include "support/torch_tensors.hpp"
 #include "support/torch_training.hpp"
+#include "support/worlds.hpp"
 #include "tandem/tandem.hpp"
 
 namespace {
 
 using tandem::test::differing;
+using tandem::test::DirectIfAny;
 using tandem::test::numbers;
 using tandem::test::said;
+using tandem::test::TestTransport;
 
 }  // namespace
 
@@ -27,7 +30,7 @@ TEST_CASE(
     "all-reduce, its halves, broadcast and messages on every dtype, for sizes that divide and sizes that do not") {
   const int ranks = tandem::test::ranks();
   tandem::test::on_ranks(ranks, [&](int rank) {
-    auto world = tandem::join<tandem::ShmRing>();
+    auto world = tandem::join<TestTransport>();
     for (const at::ScalarType type : tandem::test::number_dtypes) {
       for (const std::int64_t count : {0, 1, 12, 1021}) {
         INFO(c10::toString(type), " x ", count);
@@ -75,7 +78,7 @@ TEST_CASE(
 
 TEST_CASE("C009: what is not supported is refused by dtype and reduction; bool is reduced and moved") {
   tandem::test::on_ranks(tandem::test::ranks(), [](int rank) {
-    auto world = tandem::join<tandem::ShmRing>();
+    auto world = tandem::join<TestTransport>();
     const auto sum_of = [](at::ScalarType type) {
       return [type](auto& w) { tandem::all_reduce(w, at::ones({3}, type), tandem::Sum{}); };
     };
@@ -105,7 +108,7 @@ TEST_CASE("C009: what is not supported is refused by dtype and reduction; bool i
 
 TEST_CASE("C012: complex tensors are refused on all ranks, and pass as pairs of reals") {
   tandem::test::on_ranks(tandem::test::ranks(), [](int) {
-    auto world = tandem::join<tandem::ShmRing>();
+    auto world = tandem::join<TestTransport>();
     const at::Tensor tensor = at::complex(at::ones({2}), at::tensor({1.0F, -2.0F}));
     const auto refusal = [](const char* reduction) {
       return std::string("tandem: all_reduce: the tensor has dtype ComplexFloat, which is not supported for ") +
@@ -125,7 +128,7 @@ TEST_CASE("C012: complex tensors are refused on all ranks, and pass as pairs of 
 TEST_CASE("a tensor without dimensions is one element") {
   const int ranks = tandem::test::ranks();
   tandem::test::on_ranks(ranks, [&](int rank) {
-    auto world = tandem::join<tandem::ShmRing>();
+    auto world = tandem::join<TestTransport>();
     const at::Tensor scalar = at::scalar_tensor(rank + 1, at::kFloat);
     tandem::all_reduce(world, scalar, tandem::Sum{});
     CHECK(scalar.dim() == 0);
@@ -138,7 +141,7 @@ TEST_CASE("a tensor without dimensions is one element") {
 
 TEST_CASE("tensors that are not plain memory are refused by name, and the communicator stays usable") {
   tandem::test::on_ranks(tandem::test::ranks(), [](int) {
-    auto world = tandem::join<tandem::ShmRing>();
+    auto world = tandem::join<TestTransport>();
     const auto reduce = [](const at::Tensor& tensor) {
       return [tensor](auto& w) { tandem::all_reduce(w, tensor, tandem::Sum{}); };
     };
@@ -169,7 +172,7 @@ TEST_CASE("tensors that are not plain memory are refused by name, and the commun
 TEST_CASE("C016: in place on a leaf that requires grad, on its gradient, and on a view of it") {
   const int ranks = tandem::test::ranks();
   tandem::test::on_ranks(ranks, [&](int rank) {
-    auto world = tandem::join<tandem::ShmRing>();
+    auto world = tandem::join<TestTransport>();
     at::Tensor leaf = numbers(rank, 6, at::kFloat).view({2, 3}).set_requires_grad(true);
     tandem::broadcast(world, leaf, 0);
     CHECK(differing(leaf, numbers(0, 6, at::kFloat).view({2, 3})) == 0);
@@ -188,7 +191,7 @@ TEST_CASE("C016: in place on a leaf that requires grad, on its gradient, and on 
 
 TEST_CASE("autograd notices when a value it saved was changed by a collective") {
   tandem::test::on_ranks(tandem::test::ranks(), [](int) {
-    auto world = tandem::join<tandem::ShmRing>();
+    auto world = tandem::join<TestTransport>();
     const at::Tensor w = at::ones({3}).set_requires_grad(true);
     const at::Tensor y = (w * 2).exp();  // its backward needs y
     tandem::all_reduce(world, y, tandem::Sum{});
@@ -199,7 +202,7 @@ TEST_CASE("autograd notices when a value it saved was changed by a collective") 
 TEST_CASE("C020: views that start anywhere; their neighbours stay as they are") {
   const int ranks = tandem::test::ranks();
   tandem::test::on_ranks(ranks, [&](int rank) {
-    auto world = tandem::join<tandem::ShmRing>();
+    auto world = tandem::join<TestTransport>();
     for (const at::ScalarType type : {at::kByte, at::kBFloat16, at::kFloat, at::kDouble}) {
       for (std::int64_t start = 1; start <= 7; ++start) {
         const at::Tensor whole = at::full({1040}, 9, type);
@@ -218,17 +221,17 @@ TEST_CASE("a tensor in the arena is registered, works with autograd, and outlive
   tandem::test::on_ranks(tandem::test::ranks(), [](int rank) {
     at::Tensor kept;
     {
-      auto world = tandem::join<tandem::ShmRing>();
+      auto world = tandem::join<TestTransport>();
       const at::Tensor tensor = tandem::arena_empty(world, {5, 40'000}, at::kFloat);
       CHECK(tensor.is_contiguous());
       CHECK(tensor.sizes() == at::IntArrayRef({5, 40'000}));
       CHECK(world.arena()->contains(tensor.data_ptr(), tensor.nbytes()));
       tensor.fill_(rank + 1);
-      tandem::all_reduce<tandem::Direct>(world, tensor, tandem::Sum{});  // refuses what is not registered
+      tandem::all_reduce<DirectIfAny>(world, tensor, tandem::Sum{});  // Direct refuses what is not registered
       CHECK(tensor.eq(world.size() * (world.size() + 1) / 2).all().item<bool>());
-      if (world.size() > 1) {
+      if (TestTransport::has_windows && world.size() > 1) {
         CHECK(said(world, [&](auto& w) {
-                tandem::all_reduce<tandem::Direct>(w, at::zeros({40'000}), tandem::Sum{});
+                tandem::all_reduce<DirectIfAny>(w, at::zeros({40'000}), tandem::Sum{});
               }).find("registered") != std::string::npos);
       }
 
