@@ -107,7 +107,7 @@ TEST_CASE("C039: many ranks that come long before rank 0 wait for it, however fe
       World world = join<Tcp>(within(60s));
       barrier(world);
     };
-    on_ranks(in_full(12, 25), body, 60s);
+    on_ranks(in_full(8, 25), body, 60s);
   }
   longest_queue = SOMAXCONN;
 }
