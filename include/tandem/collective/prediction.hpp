@@ -50,7 +50,8 @@ constexpr std::uint64_t all_reduce(Path path, const ChunkTable& table, std::size
 }
 /// Staged, Direct and Fetch: the own slice loaded from each other rank. Ring: D - |chunk r| on the way; then of chunk r
 /// what belongs to another's slice. Pairwise: everything but the own slice.
-constexpr std::uint64_t reduce_scatter(Path path, const ChunkTable& table, Range slice, std::size_t element_bytes,
+template <class Table>
+constexpr std::uint64_t reduce_scatter(Path path, const Table& table, Range slice, std::size_t element_bytes,
                                        int rank) noexcept {
   switch (path) {
     case Path::staged:
@@ -58,7 +59,7 @@ constexpr std::uint64_t reduce_scatter(Path path, const ChunkTable& table, Range
     case Path::fetch:
       return element_bytes * slice.size() * static_cast<std::uint64_t>(table.ranks() - 1);
     case Path::ring:
-      return element_bytes * (table.count() - intersect(table.chunk(rank), slice).size());
+      return element_bytes * (table.count() - intersect(original_of(table).chunk(rank), slice).size());
     case Path::pairwise:
       return element_bytes * (table.count() - slice.size());
     default:

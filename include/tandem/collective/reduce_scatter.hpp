@@ -119,8 +119,7 @@ struct ReduceScatterSteps {
   }
   template <class T>
   std::uint64_t predicted(const Protocol<T>& protocol, const Operation&, Path path) const noexcept {
-    return predict::reduce_scatter(path, original_of(table), slice_of_member(protocol.rank()), sizeof(E),
-                                   protocol.rank());
+    return predict::reduce_scatter(path, table, slice_of_member(protocol.rank()), sizeof(E), protocol.rank());
   }
 };
 

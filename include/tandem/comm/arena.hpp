@@ -3,6 +3,7 @@
 // collectives on them move the least bytes possible. Belongs to the process's endpoint, not to one communicator.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -62,6 +63,7 @@ class Arena {
       extents_.give(range->begin);
       throw;
     }
+    most_in_use_ = std::max(most_in_use_, extents_.in_use());
     return base_ + range->begin;
   }
 
@@ -84,6 +86,23 @@ class Arena {
     }
     holes_ = std::move(holes);  // the old ones are free, so they are in it
     for (const Range& hole : holes_) give_back_(hole);
+  }
+
+  /// In bytes.
+  struct Use {
+    std::size_t now = 0;   ///< what is allocated, each allocation rounded up to 128
+    std::size_t most = 0;  ///< the most that this was since watch_use(), or ever
+    std::size_t real = 0;  ///< the pages that the arena has, in use or kept for the next allocation
+  };
+  Use use() const {
+    const std::lock_guard lock(mutex_);
+    std::size_t real = reserved_.load(std::memory_order_relaxed) - heap_.begin;
+    for (const Range& hole : holes_) real -= hole.size();
+    return {extents_.in_use(), most_in_use_, real};
+  }
+  void watch_use() {
+    const std::lock_guard lock(mutex_);
+    most_in_use_ = extents_.in_use();
   }
 
   /// The addresses out of which allocate() serves; most of them are not real yet.
@@ -121,7 +140,7 @@ class Arena {
   bool detached() const noexcept { return detached_.load(std::memory_order_relaxed); }
 
  private:
-  static constexpr std::size_t growth = 8U << 20;
+  static constexpr std::size_t growth = 2U << 20;
 
   /// From `from` at least to `least`; where it ended, at most `limit`. Few large steps: every step is a system call,
   /// and pages are zeroed by the kernel in it.
@@ -162,6 +181,7 @@ class Arena {
   std::function<void(Range)> reserve_;
   std::function<bool(Range, const std::vector<Range>&)> detach_;
   std::function<void(Range)> give_back_;
+  std::size_t most_in_use_ = 0;
   std::vector<Range> holes_;  // free, whole pages, and not real
   std::atomic<std::size_t> reserved_;
   std::atomic<bool> detached_{false};

@@ -94,9 +94,10 @@ constexpr void for_each_piece(const ChunkTable& table, Range range, F&& f) {
   }
 }
 
-/// The order of a buffer that lies in memory in other places than where the order was made for it: its parts are folded
-/// as the same elements are in the original buffer. So a bucket of gradients can lie as its owners' shards do, and give
-/// the bits of PyTorch's bucket, which lies as the gradients arrived.
+/// The order of a buffer that lies in memory in other places than where the order was made for it, or of which only
+/// some parts are there: they are folded as the same elements are in the original buffer. So a bucket of gradients can
+/// lie as its owners' shards do, and go piece by piece, and give the bits of PyTorch's bucket, which lies as the
+/// gradients arrived.
 class RearrangedTable {
  public:
   /// `count` elements at element `original` of the original buffer.
@@ -106,7 +107,7 @@ class RearrangedTable {
   };
 
   RearrangedTable() = default;
-  /// `parts` in the order in which they lie in memory, back to back; all of the original's elements, once each.
+  /// `parts` in the order in which they lie in memory, back to back; each of the original's elements at most once.
   RearrangedTable(const ChunkTable& original, const std::vector<Part>& parts) : original_(original) {
     std::size_t begin = 0;
     for (const Part& part : parts) {
@@ -120,7 +121,8 @@ class RearrangedTable {
     }
   }
 
-  std::size_t count() const noexcept { return original_.count(); }
+  /// Elements in memory.
+  std::size_t count() const noexcept { return parts_.empty() ? 0 : parts_.back().range.end; }
   int ranks() const noexcept { return original_.ranks(); }
   const ChunkTable& original() const noexcept { return original_; }
 

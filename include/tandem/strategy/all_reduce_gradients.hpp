@@ -24,8 +24,8 @@ class AllReduceGradients {
   /// Do all parameters' gradients hold averages afterwards, on every rank?
   static constexpr bool whole = true;
 
-  /// How buckets of these layouts are to lie in memory; from now on they are the buckets.
-  std::vector<BucketLayout> arrange(std::vector<BucketLayout> layouts) {
+  /// How buckets of these layouts are to be reduced: whole, as they lie.
+  std::vector<BucketLayout> arrange(std::vector<BucketLayout> layouts, Arrival) {
     wire_.arrange(layouts.size());
     return layouts;
   }
@@ -38,11 +38,10 @@ class AllReduceGradients {
     });
     return work;
   }
-  /// The work of a bucket is done. True when its memory is no longer needed.
-  bool finished(std::size_t index, const Bucket& bucket) {
-    wire_.store(index, bucket, 0, bucket.layout().count);
-    return false;
-  }
+  /// Does a bucket's memory go once it is reduced?
+  static constexpr bool releases() noexcept { return false; }
+  /// The work of a bucket is done.
+  void finished(std::size_t index, const Bucket& bucket) { wire_.store(index, bucket, 0, bucket.layout().count); }
 
  private:
   using Wire = detail::GradientWire<Compression>;

@@ -74,6 +74,7 @@ class FsdpEngine : public ShardingEngine<T, UnitGradients<T>, RowShardedParamete
       refuse("every parameter must take part; use Zero<3> for unused_parameters::find and static_graph");
     }
     gradient_items(parameters, comm_.rank());  // dense, of a dtype that can be averaged
+    trims_ = options.trim_after_update;
     add_up_ = options.accumulate == accumulation::shard_sums;
     const UnitMap units = options.units();
     sharded_ = std::make_unique<RowShardedParameters<T>>(comm_, parameters, units);
@@ -88,7 +89,7 @@ class FsdpEngine : public ShardingEngine<T, UnitGradients<T>, RowShardedParamete
     return clip_rows(comm_, gradients_->parameters(), this->shards(), limit);
   }
   void before_update() { schedule_->require_free(comm_.rank()); }
-  void after_update(AfterUpdate) { this->forget_averages(); }
+  void after_update(AfterUpdate) { this->end_step(); }
 
  private:
   using Base::add_up_;
@@ -96,6 +97,7 @@ class FsdpEngine : public ShardingEngine<T, UnitGradients<T>, RowShardedParamete
   using Base::gradients_;
   using Base::schedule_;
   using Base::sharded_;
+  using Base::trims_;
 };
 
 }  // namespace tandem

@@ -58,7 +58,7 @@ class GradientBuckets {
         rebuilt_(graph_ == Graph::changing) {
     BucketCaps first = caps_;
     if (graph_ == Graph::changing) first.from_first_step = true;
-    buckets_.lay_out(reduction_.arrange(first_buckets(items_, first)));
+    buckets_.lay_out(reduction_.arrange(first_buckets(items_, first), Arrival::backwards));
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
       slots_[index].hook = parameters_[index].value.register_hook(
           [this, index](const at::Tensor& gradient) { return receive(index, gradient); });
@@ -150,8 +150,9 @@ class GradientBuckets {
 
   // The user's call cannot be known inside a hook; this says more than the hook's own place would.
   static constexpr CallSite backward_site{"a gradient bucket", "Trainer::backward", 0};
-  // Far below the communicator's limit, and more than a backward ever has in flight unless buckets are tiny.
-  static constexpr std::size_t most_under_way = 16;
+  /// Far below the communicator's limit, and more than a backward ever has in flight unless buckets are tiny. Without
+  /// windows a reduction moves only while it is waited for: putting that off would only hold memory.
+  std::size_t most_under_way() const noexcept { return T::has_windows || !reduction_.releases() ? 16 : 1; }
 
   /// After an exception, what is under way stays so until the communicator has been given up with the true cause: a
   /// reduction that is dropped before gives it up with its own.
@@ -169,7 +170,8 @@ class GradientBuckets {
   /// are only added up.
   void begin(bool reduce) {
     if (!arrival_on_rank_0_.empty()) {
-      buckets_.lay_out(reduction_.arrange(rebuilt_buckets(items_, std::exchange(arrival_on_rank_0_, {}), caps_)));
+      const auto layouts = rebuilt_buckets(items_, std::exchange(arrival_on_rank_0_, {}), caps_);
+      buckets_.lay_out(reduction_.arrange(layouts, Arrival::as_listed));
     }
     under_way_.clear();  // only after a failure is anything left
     ++backward_;
@@ -203,8 +205,8 @@ class GradientBuckets {
     ++reductions_;
     if (!rebuilt_ && !arrival_.empty()) {
       share_arrival();
-      // Where its memory is gone, the one bucket of all gradients was needed in the first steps only.
-      if constexpr (!Reduction::whole) comm_.arena()->trim();
+      // The first steps needed more where gradients did not come backwards.
+      if (reduction_.releases()) comm_.arena()->trim();
     }
   }
   /// Is it yet to be found out in this backward what it reaches?
@@ -301,7 +303,7 @@ class GradientBuckets {
     // In the buckets' order, not in the order in which they fill: all ranks must begin the same operations.
     for (; next_ < buckets_.size() && missing_[next_] == 0; ++next_) {
       if (buckets_[next_].layout().count == 0) continue;
-      if (under_way_.size() == most_under_way) finish_oldest();
+      if (under_way_.size() == most_under_way()) finish_oldest();
       under_way_.push_back({reduction_.begin(comm_, next_, buckets_[next_], backward_site), next_});
     }
     // Backward goes on after this; what the peers have posted meanwhile can be folded on the way.
@@ -312,7 +314,8 @@ class GradientBuckets {
     UnderWay& oldest = under_way_.front();
     oldest.work.wait();
     Bucket& bucket = buckets_[oldest.bucket];
-    if (reduction_.finished(oldest.bucket, bucket)) {
+    reduction_.finished(oldest.bucket, bucket);
+    if (reduction_.releases()) {
       for (const std::size_t item : bucket.layout().items) parameters_[item].value.mutable_grad().reset();
       bucket.release();
     }

@@ -53,6 +53,9 @@ struct UnitMap {
   std::vector<std::size_t> unit_of{};
 };
 
+/// Large enough to be reduced at the speed of memory.
+inline constexpr std::size_t default_piece_bytes = std::size_t{4} << 20;
+
 struct StrategyOptions {
   BucketCaps buckets;
   AfterUpdate after_update = AfterUpdate::release;
@@ -61,6 +64,8 @@ struct StrategyOptions {
   bool static_graph = false;
   accumulation accumulate = accumulation::local_sums;
   bool reshard_after_forward = true;
+  bool trim_after_update = true;
+  std::size_t piece_bytes = default_piece_bytes;
   /// For a model that is cut. Throws Error(argument) where a parameter is in two units, or in none.
   std::function<UnitMap()> units{};
 };

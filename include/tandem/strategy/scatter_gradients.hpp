@@ -30,19 +30,22 @@
 
 namespace tandem {
 
-/// The averages become the gradients of the shards. A bucket lies in memory in
-/// registration order, so that what a rank owns of it is one run; it is folded in the order of PyTorch's bucket, which
-/// holds the same elements as they arrived. So the bits are DDP's, owners never move, and a bucket sends
-/// D (N-1) / N bytes where an all-reduce sends twice as many.
+/// The averages become the gradients of the shards. PyTorch's buckets are reduced in pieces as they fill, so that
+/// little memory is under way; a piece is folded in the order of the bucket, which holds the same elements as they
+/// arrived, and lies in memory in registration order, so that what a rank owns of it is one run. So the bits are DDP's,
+/// owners never move, and a bucket sends D (N-1) / N bytes where an all-reduce sends twice as many.
 template <class Compression>
 class ScatterGradients {
  public:
   static constexpr bool whole = false;
 
-  /// With `release`, a bucket's memory goes once it is reduced, and the shards' gradients have memory of their own;
-  /// else these lie in the buckets. With `add_up` too, what a shard already has is added to.
-  ScatterGradients(FlatLayout flat, int rank, std::vector<Shard> shards, bool release, bool add_up)
-      : flat_(std::move(flat)),
+  /// Pieces have at least `piece_bytes`, but for a bucket's last. With `release`, a piece's memory goes once it is
+  /// reduced, and the shards' gradients have memory of their own; else these lie in the pieces. With `add_up` too, what
+  /// a shard already has is added to.
+  ScatterGradients(FlatLayout flat, int rank, std::vector<Shard> shards, std::size_t piece_bytes, bool release,
+                   bool add_up)
+      : piece_bytes_(piece_bytes),
+        flat_(std::move(flat)),
         rank_(rank),
         shards_(std::move(shards)),
         release_(release),
@@ -51,12 +54,16 @@ class ScatterGradients {
 
   const std::vector<Shard>& shards() const noexcept { return shards_; }
 
-  std::vector<BucketLayout> arrange(std::vector<BucketLayout> layouts) {
-    wire_.arrange(layouts.size());
+  /// The pieces in which buckets of these layouts are reduced; from now on they are the buckets.
+  std::vector<BucketLayout> arrange(const std::vector<BucketLayout>& layouts, Arrival arrival) {
     plans_.clear();
-    std::vector<BucketLayout> arranged;
-    for (const BucketLayout& layout : layouts) arranged.push_back(arrange(layout));
-    return arranged;
+    std::vector<BucketLayout> pieces;
+    for (const BucketLayout& layout : layouts) {
+      for (const auto& places : detail::runs_of_places(layout, arrival, piece_bytes_))
+        pieces.push_back(arrange(layout, places));
+    }
+    wire_.arrange(pieces.size());
+    return pieces;
   }
   template <class T>
   Work begin(Communicator<T>& comm, std::size_t index, const Bucket& bucket, CallSite site) {
@@ -75,7 +82,9 @@ class ScatterGradients {
     });
     return work;
   }
-  bool finished(std::size_t index, const Bucket& bucket) {
+  /// Does a piece's memory go once it is reduced?
+  bool releases() const noexcept { return release_; }
+  void finished(std::size_t index, const Bucket& bucket) {
     const c10::AutoGradMode no_grad(false);
     wire_.store(index, bucket, plans_[index].own.begin, plans_[index].own.size());
     for (const Part& part : plans_[index].parts) {
@@ -93,7 +102,6 @@ class ScatterGradients {
       }
     }
     if (release_) wire_.release(index);
-    return release_;
   }
   /// No rank has a gradient of this parameter: its shard has none either.
   void forget(std::size_t item) {
@@ -121,24 +129,23 @@ class ScatterGradients {
     std::uint32_t fingerprint = 0;
   };
 
-  BucketLayout arrange(const BucketLayout& layout) {
+  /// The items at these places of a layout, as one piece.
+  BucketLayout arrange(const BucketLayout& layout, std::vector<std::size_t> places) {
+    std::sort(places.begin(), places.end(),
+              [&](std::size_t a, std::size_t b) { return layout.items[a] < layout.items[b]; });
     BucketLayout memory;
     memory.dtype = layout.dtype;
-    memory.count = layout.count;
-    memory.items = layout.items;
-    std::sort(memory.items.begin(), memory.items.end());
 
     Plan plan;
     plan.counts.assign(static_cast<std::size_t>(flat_.ranks()), 0);
     std::vector<RearrangedTable::Part> moved;
-    std::vector<std::size_t> facts;
+    std::vector<std::size_t> facts{layout.count};
     std::size_t at = 0;
-    for (const std::size_t item : memory.items) {
-      const auto original =
-          static_cast<std::size_t>(std::find(layout.items.begin(), layout.items.end(), item) - layout.items.begin());
+    for (const std::size_t place : places) {
+      const std::size_t item = layout.items[place];
       const std::size_t count = flat_.place_of(item).size();
-      moved.push_back({layout.offsets[original], count});
-      facts.push_back(layout.offsets[original]);
+      moved.push_back({layout.offsets[place], count});
+      facts.push_back(layout.offsets[place]);
       for (int rank = 0; rank < flat_.ranks(); ++rank) {
         const Range owned = flat_.owned(item, rank);
         plan.counts[static_cast<std::size_t>(rank)] += owned.size();
@@ -147,9 +154,11 @@ class ScatterGradients {
             std::find_if(shards_.begin(), shards_.end(), [&](const Shard& it) { return it.item == item; });
         plan.parts.push_back({static_cast<std::size_t>(shard - shards_.begin()), at + owned.begin});
       }
+      memory.items.push_back(item);
       memory.offsets.push_back(at);
       at += count;
     }
+    memory.count = at;
     for (int rank = 0; rank < rank_; ++rank) plan.own.begin += plan.counts[static_cast<std::size_t>(rank)];
     plan.own.end = plan.own.begin + plan.counts[static_cast<std::size_t>(rank_)];
     plan.table =
@@ -160,6 +169,7 @@ class ScatterGradients {
     return memory;
   }
 
+  std::size_t piece_bytes_;
   FlatLayout flat_;
   int rank_;
   std::vector<Shard> shards_;  // at most one a parameter, in registration order

@@ -79,9 +79,11 @@ class ShardingEngine {
     }
     return clip_fast(comm_, own, own, limit);
   }
-  void forget_averages() {
+  /// Averages are no longer needed, nor, where units are gathered, the room for what was under way.
+  void end_step() {
     for (const Shard& shard : shards()) at::Tensor(shard.value).mutable_grad().reset();
     reduced_ = false;
+    if (schedule_ && trims_) comm_.arena()->trim();
   }
 
   Communicator<T> comm_;
@@ -90,6 +92,7 @@ class ShardingEngine {
   std::unique_ptr<Gradients> gradients_;
   bool reduced_ = false;
   bool add_up_ = false;  // every micro-batch is reduced into the shards
+  bool trims_ = true;
 
  private:
   void require_updated() const {

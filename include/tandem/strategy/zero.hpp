@@ -50,6 +50,7 @@ class ZeroEngine : public ShardingEngine<T, GradientBuckets<T, ScatterGradients<
                   "AfterUpdate::release, and accumulate() to add up several backwards",
                   comm_.rank());
     }
+    trims_ = options.trim_after_update;
     add_up_ = options.accumulate == accumulation::shard_sums;
     if (add_up_ && Level < 2) {
       throw Error(ErrorKind::argument,
@@ -70,8 +71,8 @@ class ZeroEngine : public ShardingEngine<T, GradientBuckets<T, ScatterGradients<
     }
     gradients_ = std::make_unique<Buckets>(
         comm_, std::move(parameters), std::move(items), options,
-        ScatterGradients<Compression>(layout, comm_.rank(), flat_ ? flat_->shards() : sharded_->shards(), Level >= 2,
-                                      add_up_));
+        ScatterGradients<Compression>(layout, comm_.rank(), flat_ ? flat_->shards() : sharded_->shards(),
+                                      options.piece_bytes, Level >= 2, add_up_));
   }
   void reduce_nothing() { gradients_->reduce_nothing(); }
   double clip_norm(double limit, clip method) {
@@ -85,7 +86,7 @@ class ZeroEngine : public ShardingEngine<T, GradientBuckets<T, ScatterGradients<
     schedule_->require_free(comm_.rank());
   }
   void after_update(AfterUpdate) {
-    this->forget_averages();
+    this->end_step();
     if (flat_) flat_->after_update();
   }
 
@@ -99,6 +100,7 @@ class ZeroEngine : public ShardingEngine<T, GradientBuckets<T, ScatterGradients<
   using Base::gradients_;
   using Base::schedule_;
   using Base::sharded_;
+  using Base::trims_;
 
   static bool is_shared(Placement placement) noexcept {
     return placement == Placement::shared || (placement == Placement::automatic && Level == 3 && T::has_windows);
@@ -118,7 +120,7 @@ class ZeroEngine : public ShardingEngine<T, GradientBuckets<T, ScatterGradients<
 /// Data parallelism with sharded state. Policies, in any order: degree<N> ranks (unless given, what the world size
 /// leaves over); compress::bf16 or fp16; reference::fsdp2 at level 3.
 ///
-/// Level 1 shards what the optimizer keeps, level 2 also the gradients: a bucket's memory goes once it is reduced.
+/// Level 1 shards what the optimizer keeps, level 2 also the gradients: a piece's memory goes once it is reduced.
 /// Level 3 shards the parameters too: on a transport with windows there is one copy for all ranks of the host, which
 /// all map; elsewhere, and on request, every rank has its shard, and the units of the model (see CutInUnits) are
 /// gathered for their forward and again for their backward. Bytes this rank moves in a step, for D bytes of parameters:

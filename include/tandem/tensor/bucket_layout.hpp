@@ -47,6 +47,9 @@ struct BucketLayout {
   friend bool operator==(const BucketLayout&, const BucketLayout&) = default;
 };
 
+/// In which order the gradients of a bucket's items are expected.
+enum class Arrival { as_listed, backwards };
+
 namespace detail {
 
 inline BucketLayout pack(std::span<const BucketItem> items, std::vector<std::size_t> chosen) {
@@ -101,6 +104,22 @@ inline void check(const BucketCaps& caps) {
   if (caps.bytes.empty()) {
     throw Error(ErrorKind::argument, "tandem: BucketCaps has no cap; give at least one size in bytes");
   }
+}
+
+/// Which places of a layout's items come together: runs of at least `bytes`, but for the last, as the items arrive.
+inline std::vector<std::vector<std::size_t>> runs_of_places(const BucketLayout& layout, Arrival arrival,
+                                                            std::size_t bytes) {
+  std::vector<std::vector<std::size_t>> runs;
+  const std::size_t places = layout.items.size();
+  std::size_t gathered = bytes;  // of the last run
+  for (std::size_t turn = 0; turn < places; ++turn) {
+    const std::size_t place = arrival == Arrival::as_listed ? turn : places - 1 - turn;
+    if (gathered >= bytes) runs.emplace_back(), gathered = 0;
+    runs.back().push_back(place);
+    const std::size_t end = place + 1 < places ? layout.offsets[place + 1] : layout.count;
+    gathered += (end - layout.offsets[place]) * size_of(layout.dtype);
+  }
+  return runs;
 }
 
 }  // namespace detail

@@ -33,6 +33,7 @@ inline std::vector<Fact> option_facts(const char* strategy, const TrainerOptions
           {"TrainerOptions::uneven_inputs", options.uneven_inputs ? "on" : "off"},
           {"TrainerOptions::broadcast_buffers", options.broadcast_buffers ? "on" : "off"},
           {"TrainerOptions::reshard_after_forward", options.reshard_after_forward ? "on" : "off"},
+          {"TrainerOptions::piece_bytes", std::to_string(options.piece_bytes)},
           {"TrainerOptions::placement", number(options.placement)},
           {"TrainerOptions::after_update", number(options.after_update)}};
 }

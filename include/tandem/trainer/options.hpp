@@ -52,6 +52,12 @@ struct TrainerOptions {
   /// Zero<3> with parameters apart: is a unit's memory given back after its forward, and the unit gathered again for
   /// its backward? Without, a step sends D (N-1) / N bytes less and all units are whole at its middle.
   bool reshard_after_forward = true;
+  /// Zero<3> with parameters apart: does the memory for gathered units and buckets go back to the system after each
+  /// update? Without, it stays for the next step, which saves the cost of its first use.
+  bool trim_after_update = true;
+  /// Zero reduces a bucket in pieces, as gradients come: each at least of so many bytes, but for the last of a bucket.
+  /// Decides how much memory is under way during a backward, and no bits.
+  std::size_t piece_bytes = default_piece_bytes;
   /// Called at the beginning of each update for every parameter that this rank updates (a whole one, or the shard that
   /// it owns, under the parameter's name) with the average in its gradient, which it may change in place. Where all
   /// ranks have all gradients (Ddp), it must do the same on all of them.

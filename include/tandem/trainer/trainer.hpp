@@ -195,6 +195,8 @@ class Trainer {
                                            .static_graph = options_.static_graph,
                                            .accumulate = options_.accumulate,
                                            .reshard_after_forward = options_.reshard_after_forward,
+                                           .trim_after_update = options_.trim_after_update,
+                                           .piece_bytes = options_.piece_bytes,
                                            .units = std::move(units)});
     if (options_.uneven_inputs) detail::require_whole_units(*engine_);
     owned_ = engine_->owned();

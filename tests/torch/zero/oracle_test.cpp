@@ -25,6 +25,8 @@ void at_level(tandem::Placement placement = tandem::Placement::automatic) {
   compare_with_reducer<Strategy>(
       {.options = options({.buckets = tandem::BucketCaps::list({100'000, 1'500'000, 2'000'000})}),
        .peer = {.bucket_bytes_list = {100'000, 1'500'000, 2'000'000}}});
+  // Buckets in pieces of one parameter each.
+  compare_with_reducer<Strategy>({.steps = 4, .options = options({.piece_bytes = 1})});
 }
 
 }  // namespace
@@ -39,7 +41,7 @@ TEST_CASE("levels 1 and 2 with one copy of the parameters: no element differs") 
 
 #if defined(TANDEM_TEST_BOTH_TRANSPORTS)
 TEST_CASE("levels 1 and 2 over Tcp: no element differs") {
-  const Scenario scenario{.steps = 5, .micro_batches = 2, .options = {.clip_norm = 0.7}};
+  const Scenario scenario{.steps = 5, .micro_batches = 2, .options = {.clip_norm = 0.7, .piece_bytes = 500'000}};
   compare_with_reducer<tandem::Zero<1>, tandem::Tcp>(scenario);
   compare_with_reducer<tandem::Zero<2>, tandem::Tcp>(scenario);
 }

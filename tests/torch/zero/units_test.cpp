@@ -68,7 +68,7 @@ void as_reducer() {
   const auto with = [](const Scenario& scenario) { compare_with_reducer<Zero<3>, Transport, CutNet>(scenario); };
   with({.steps = 4, .options = apart({.clip_norm = 0.7})});
   with({.steps = 3, .micro_batches = 2, .options = apart({.clip_norm = 0.7})});
-  with({.steps = 3, .options = apart({.reshard_after_forward = false})});
+  with({.steps = 3, .options = apart({.reshard_after_forward = false, .piece_bytes = 1})});
   with({.steps = 3, .options = apart({.static_graph = true}), .peer = {.static_graph = true}});
 }
 
@@ -121,6 +121,45 @@ TEST_CASE("two units are whole at a time, and none between steps") {
     CHECK(parameters.size() == 11);
     CHECK(most >= 2);
     CHECK(most <= 5);  // of two units that have two parameters each, and one that is just through
+  });
+}
+
+TEST_CASE("over Tcp there are two pieces of gradients at a time") {
+  test::on_ranks(test::ranks(), [](int rank) {
+    auto world = join<Tcp>();
+    CutNet net(7);
+    std::size_t largest = 0;
+    for (const auto& parameter : net.parameters()) largest = std::max(largest, parameter.nbytes());
+    Trainer<CutNet, Zero<2>, Tcp> trainer{world, net, test::word_loss, test::adam_w, {.piece_bytes = 1}};
+    for (int step = 0; step < 3; ++step) {
+      world.arena()->watch_use();
+      const test::Batch batch(rank, step);
+      trainer.step(batch.tokens, batch.target);
+      const Arena::Use use = world.arena()->use();
+      CHECK(use.most - use.now >= largest);
+      CHECK(use.most - use.now <= 2 * (largest + line_pair_bytes));
+    }
+  });
+}
+
+TEST_CASE("between steps the room for units and gradients under way has gone, unless it is to stay") {
+  test::on_ranks(test::ranks(), [](int rank) {
+    auto world = join<ShmRing>();
+    for (const bool trims : {false, true}) {
+      Trainer<CutNet, Zero<3>, ShmRing> trainer{world, CutNet(7), test::word_loss, test::adam_w,
+                                                apart({.trim_after_update = trims})};
+      for (int step = 0; step < 3; ++step) {
+        world.arena()->watch_use();
+        const test::Batch batch(rank, step);
+        trainer.step(batch.tokens, batch.target);
+      }
+      const Arena::Use use = world.arena()->use();
+      CHECK(use.most > use.now + 4 * page_bytes);
+      if (trims)
+        CHECK(use.real <= use.now + 2 * page_bytes);
+      else
+        CHECK(use.real >= use.most);
+    }
   });
 }
 

@@ -62,8 +62,8 @@ TEST_CASE("the arena grows in few steps, and by what is needed when a large step
   Host host;
   for (int i = 0; i < 1000; ++i) host.arena.allocate(1000);
   CHECK(host.reserved.size() == 1);
-  host.limit = std::size_t{12} << 20;  // another 8 MiB are not to be had, 2 are
-  CHECK(host.arena.allocate(std::size_t{9} << 20) != nullptr);
+  host.limit = std::size_t{3} << 20;  // another 2 MiB are not to be had, half of it is
+  CHECK(host.arena.allocate(std::size_t{3} << 19) != nullptr);
   try {
     host.arena.allocate(std::size_t{20} << 20);
     FAIL("memory that is not there");
@@ -152,6 +152,30 @@ TEST_CASE("trimmed, the arena gives whole free pages back, and makes them real a
   std::size_t real = 0;
   for (const Range& range : host.reserved) real += intersect(range, wanted).size();
   CHECK(real == 9 * megabyte);
+}
+
+TEST_CASE("the arena knows what lies in it, the most that did, and what it keeps") {
+  constexpr std::size_t megabyte = std::size_t{1} << 20;
+  Host host;
+  CHECK(host.arena.use().real == 0);
+  void* const small = host.arena.allocate(100);
+  void* const large = host.arena.allocate(5 * megabyte);
+  CHECK(host.arena.use().now == 5 * megabyte + 128);
+  host.arena.release(large);
+  CHECK(host.arena.use().now == 128);
+  CHECK(host.arena.use().most == 5 * megabyte + 128);
+  CHECK(host.arena.use().real >= 5 * megabyte);
+  host.arena.watch_use();
+  CHECK(host.arena.use().most == 128);
+  host.arena.trim();
+  CHECK(host.arena.use().real == page_bytes);
+  CHECK_THROWS_AS(host.arena.allocate(Host::bytes), Error);
+  CHECK(host.arena.use().now == 128);
+  CHECK(host.arena.use().most == 128);
+  host.arena.release(host.arena.allocate(megabyte));
+  CHECK(host.arena.use().most == megabyte + 128);
+  host.arena.release(small);
+  CHECK(host.arena.use().now == 0);
 }
 
 TEST_CASE("after a failure the arena keeps its pages, and needs none of those it gave back") {

@@ -75,6 +75,18 @@ TEST_CASE("a rearranged buffer folds every element as the original does") {
         }
       }
       CHECK(wrong == 0);
+
+      // Some of the parts alone.
+      const std::vector<RearrangedTable::Part> some(parts.begin() + 2, parts.begin() + 6);
+      const RearrangedTable piece(original, some);
+      std::vector<int> expected, found;
+      for (const auto& part : some) {
+        for (std::size_t i = 0; i < part.count; ++i)
+          expected.push_back(original.first_of(original.chunk_of(part.original + i)));
+      }
+      for_each_piece(piece, {0, count}, [&](const Piece& it) { found.insert(found.end(), it.range.size(), it.first); });
+      CHECK(piece.count() == expected.size());
+      CHECK(found == expected);
     }
   }
 }

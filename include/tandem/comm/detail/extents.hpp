@@ -36,6 +36,7 @@ class Extents {
       insert({begin + need, whole.end});
       const Range taken{begin, begin + need};
       used_.emplace(taken.begin, taken.end);
+      in_use_ += need;
       return taken;
     }
     return std::nullopt;
@@ -46,6 +47,7 @@ class Extents {
     if (it == used_.end()) return false;
     Range range{it->first, it->second};
     used_.erase(it);
+    in_use_ -= range.size();
     auto next = free_.lower_bound(range.begin);
     if (next != free_.end() && next->first == range.end) {
       const Range right{next->first, next->second};
@@ -70,6 +72,8 @@ class Extents {
     for (const auto& [begin, end] : used_) all.push_back({begin, end});
     return all;
   }
+  /// The bytes of used().
+  std::size_t in_use() const noexcept { return in_use_; }
   /// Free ranges before `limit`, ascending.
   std::vector<Range> free_before(std::size_t limit) const {
     std::vector<Range> all;
@@ -94,6 +98,7 @@ class Extents {
   std::map<std::size_t, std::size_t> free_;                // begin -> end
   std::set<std::pair<std::size_t, std::size_t>> by_size_;  // (size, begin): the lowest address among equal sizes
   std::map<std::size_t, std::size_t> used_;                // begin -> end
+  std::size_t in_use_ = 0;
 };
 
 }  // namespace tandem::detail
