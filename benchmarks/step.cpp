@@ -63,7 +63,7 @@ int time_rank(const Options& options, Team& team, const std::string& store_file)
     if (std::find(options.models.begin(), options.models.end(), name) == options.models.end()) continue;
     const Job job = job_named(name);
     const std::vector<StepTime> times = time_steps(team, worlds, options, job);
-    for (const StepTime& it : times) differing += it.differing;
+    for (const StepTime& it : times) differing += it.differing.value_or(0);
     if (team.rank() != 0) continue;
     std::int64_t parameters = 0;
     for (const auto& parameter : job.make()->parameters()) parameters += parameter.numel();

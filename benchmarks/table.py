@@ -18,8 +18,8 @@ COLLECTIVE_KEYS = ["peer", "transport", "verb", "dtype", "ranks", "bytes", "regi
                    "algbw_gbs", "busbw_gbs", "bound_percent", "wrong", "ratio"]
 STEP_KEYS = ["mode", "model", "parameters", "batch", "ranks", "median_ms", "p99_ms", "exposed_ms", "exposed_share",
              "rate", "weights_differing"]
-MEMORY_KEYS = ["mode", "parameters", "ranks", "parameter_bytes", "gradient_bytes", "optimizer_bytes", "bucket_bytes",
-               "predicted_bytes", "measured_bytes", "anonymous_bytes", "shared_bytes", "malloc_bytes", "peak_bytes",
+MEMORY_KEYS = ["mode", "parameters", "ranks", "parameter_bytes", "gradient_bytes", "optimizer_bytes", "room_bytes",
+               "under_way_bytes", "predicted_bytes", "measured_bytes", "anonymous_bytes", "shared_bytes", "malloc_bytes", "peak_bytes",
                "first_peak_bytes"]
 
 
@@ -89,8 +89,10 @@ def mode_name(mode):
     strategy, _, how = mode.partition("-")
     if strategy == "c10d":
         return "c10d + gloo"
+    if strategy == "fsdp2":
+        return "`Zero<3, reference::fsdp2>`"
     name = strategy if strategy == "alone" else "`Ddp<>`" if strategy == "ddp" else f"`Zero<{strategy[-1]}>`"
-    return name + {"shared": ", shared", "tcp": ", Tcp"}.get(how, "")
+    return name + {"shared": ", shared", "apart": ", apart", "tcp": ", Tcp"}.get(how, "")
 
 
 def steps(rows):
@@ -106,7 +108,7 @@ def steps(rows):
             share = row["exposed_share"]
             lines.append([mode_name(row["mode"]), number(row["median_ms"]), number(row["p99_ms"]),
                           f"{row['exposed_ms']:.2f}", "-" if share is None else f"{100 * share:.0f}",
-                          number(row["rate"]), "-" if row["mode"] == "alone" else str(row["weights_differing"])])
+                          number(row["rate"]), "-" if row["weights_differing"] is None else str(row["weights_differing"])])
         parts.append(f"**{model}, {parameters:,} parameters, batch {batch} per rank, {ranks} ranks**\n\n"
                      f"{table(head, lines)}")
     return parts
@@ -117,17 +119,17 @@ def memory(rows):
     groups = {}
     for row in rows:
         groups.setdefault((row["parameters"], row["ranks"]), []).append(row)
-    head = ["mode", "parameters", "gradients", "optimizer", "buckets under way", "predicted", "measured", "off, %",
-            "free in malloc", "most in the first backward", "most in a later one"]
+    head = ["mode", "parameters", "gradients", "optimizer", "room", "predicted", "measured", "off, %",
+            "under way", "free in malloc", "most in the first backward", "most in a later one"]
     parts = []
     for (parameters, ranks), group in groups.items():
         lines = []
         for row in group:
             each = {key: f"{row[key] / parameters:.2f}" for key in MEMORY_KEYS if key.endswith("_bytes")}
             lines.append([mode_name(row["mode"]), each["parameter_bytes"], each["gradient_bytes"],
-                          each["optimizer_bytes"], each["bucket_bytes"], each["predicted_bytes"],
+                          each["optimizer_bytes"], each["room_bytes"], each["predicted_bytes"],
                           each["measured_bytes"], f"{100 * (row['measured_bytes'] / row['predicted_bytes'] - 1):+.1f}",
-                          each["malloc_bytes"], each["first_peak_bytes"], each["peak_bytes"]])
+                          each["under_way_bytes"], each["malloc_bytes"], each["first_peak_bytes"], each["peak_bytes"]])
         parts.append(f"**{parameters:,} parameters, {ranks} ranks, bytes per parameter and rank**\n\n"
                      f"{table(head, lines)}")
     return parts

@@ -3,7 +3,6 @@
 
 #include <malloc.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <new>
@@ -18,12 +17,12 @@ constexpr int steps = 4;
 constexpr std::int64_t width = 1024;
 constexpr std::int64_t batch = 4;  // so that activations are nothing beside parameters
 
-void train(const ModeInfo& which, const Job& job, Worlds& worlds, const std::function<void(Mode&, int)>& after_step) {
+void train(const ModeInfo& which, const Job& job, Worlds& worlds, const std::function<void(int)>& after_step) {
   const Batch data = job.draw();
   const auto mode = make_mode(which, job, worlds);
   for (int step = 0; step < steps; ++step) {
     mode->step(data);
-    after_step(*mode, step);
+    after_step(step);
   }
 }
 
@@ -43,33 +42,31 @@ void raise(Footprint& most, const Footprint& seen) {
 
 void measure_memory(Team& team, Worlds& worlds, const ModeInfo& which, int layers) {
   // What libtorch and the mode set up once, on a model of nothing.
-  train(which, chain_with_adamw(8, 2, batch), worlds, [](Mode&, int) {});
+  train(which, chain_with_adamw(8, 2, batch), worlds, [](int) {});
   MemoryUse use;
   malloc_trim(0);
   const Footprint start = at_rest(team);
 
   Job job = chain_with_adamw(width, layers, batch);
-  Mode* running = nullptr;  // from the second step on
+  Arena* const arena = worlds.arena(which.link);
   int step = 0;
-  const auto watch = [&](std::size_t parameter) {
-    if (step == 0) return raise(use.first, footprint() - start);
-    use.under_way = std::max(use.under_way, static_cast<double>(running->bucket_bytes(parameter)));
+  const auto watch = [&] {
+    if (step == 0) raise(use.first, footprint() - start);
     if (step == steps - 1) raise(use.peak, footprint() - start);
   };
   job.make = [&watch, &use, make = job.make] {
     const auto net = make();
-    const auto parameters = net->parameters();
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      use.parameters += parameters[i].numel();
-      // Before the mode's own hook: this gradient is there, its bucket perhaps not yet.
-      parameters[i].register_hook([&watch, i](const at::Tensor&) { watch(i); });
+    for (const at::Tensor& parameter : net->parameters()) {
+      use.parameters += parameter.numel();
+      parameter.register_hook([&watch](const at::Tensor&) { watch(); });
     }
     return net;
   };
-  train(which, job, worlds, [&](Mode& mode, int done) {
-    running = &mode;
+  train(which, job, worlds, [&](int done) {
     step = done + 1;
+    if (step == 1 && arena != nullptr) arena->watch_use();
     if (step < steps) return;
+    if (arena != nullptr) use.under_way = static_cast<double>(arena->use().most - arena->use().now);
     use.held = at_rest(team) - start;
     malloc_trim(0);
     use.trimmed = at_rest(team) - start;

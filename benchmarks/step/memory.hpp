@@ -19,7 +19,7 @@ struct MemoryUse {
   Footprint trimmed;     ///< the same once malloc has given back what is free
   Footprint first;       ///< the most when a gradient came in the first backward, before there is an optimizer's state
   Footprint peak;        ///< the same in a later one
-  double under_way = 0;  ///< the most that buckets of gradients had at once in a later backward
+  double under_way = 0;  ///< the most that lay in the arena in a later step, beside what lies there between steps
 };
 
 /// Trains a chain of `layers` layers in this mode; leaves what it saw in the team. Collective.

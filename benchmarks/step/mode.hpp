@@ -22,14 +22,21 @@ struct ModeInfo {
   Link link;
   int level;    ///< of ZeRO; 0 where nothing is sharded
   bool shared;  ///< one copy of the parameters for all ranks
+  bool rows;    ///< reference::fsdp2: shards are rows, bits are fully_shard's
 };
+/// Are its weights to be c10d's, to the bit? Alone, each rank trains on its own data only; fully_shard adds up in
+/// another order.
+inline bool has_bits_of_c10d(const ModeInfo& mode) { return mode.link != Link::nothing && !mode.rows; }
 
 /// tandem's first, in the order of their tables; c10d and alone are always there, to compare with.
 inline constexpr ModeInfo all_modes[] = {
-    {"ddp", Link::shm, 0, false},       {"zero1", Link::shm, 1, false},       {"zero1-shared", Link::shm, 1, true},
-    {"zero2", Link::shm, 2, false},     {"zero2-shared", Link::shm, 2, true}, {"zero3", Link::shm, 3, true},
-    {"ddp-tcp", Link::tcp, 0, false},   {"zero2-tcp", Link::tcp, 2, false},   {"c10d", Link::gloo, 0, false},
-    {"alone", Link::nothing, 0, false},
+    {"ddp", Link::shm, 0, false, false},         {"zero1", Link::shm, 1, false, false},
+    {"zero1-shared", Link::shm, 1, true, false}, {"zero2", Link::shm, 2, false, false},
+    {"zero2-shared", Link::shm, 2, true, false}, {"zero3", Link::shm, 3, true, false},
+    {"zero3-apart", Link::shm, 3, false, false}, {"fsdp2", Link::shm, 3, false, true},
+    {"ddp-tcp", Link::tcp, 0, false, false},     {"zero2-tcp", Link::tcp, 2, false, false},
+    {"zero3-tcp", Link::tcp, 3, false, false},   {"c10d", Link::gloo, 0, false, false},
+    {"alone", Link::nothing, 0, false, false},
 };
 inline bool is_ours(const ModeInfo& mode) { return mode.link == Link::shm || mode.link == Link::tcp; }
 
@@ -52,11 +59,8 @@ class Mode {
 
   /// Forward, backward, reduction, update.
   virtual void step(const Batch& batch) = 0;
-  /// Whole, in registration order.
-  virtual std::vector<at::Tensor> parameters() const = 0;
-  /// Bytes of the buckets of gradients that have memory, once that of this parameter's gradient has; 0 where somebody
-  /// else has the buckets.
-  virtual std::size_t bucket_bytes(std::size_t) const { return 0; }
+  /// Copies of all parameters, whole, in registration order. Collective.
+  virtual std::vector<at::Tensor> parameters() = 0;
 };
 
 /// Collective over the mode's link, whose world must be there and outlive the mode.

@@ -8,32 +8,40 @@
 namespace tandem::bench {
 namespace {
 
+class SquareLayer final : public Unit {
+ public:
+  explicit SquareLayer(std::int64_t width) : linear_(register_module("linear", torch::nn::Linear(width, width))) {}
+  at::Tensor forward(const at::Tensor& x) override {  // [batch, width], in and out
+    return at::relu(at::linear(x, linear_->weight, linear_->bias));
+  }
+
+ private:
+  torch::nn::Linear linear_;
+};
+
 /// A chain of square layers, as in many a recommendation model: the work per parameter is set by the batch alone.
-class Mlp final : public Net {
+std::shared_ptr<Net> make_chain(std::int64_t width, std::int64_t layers) {
+  std::vector<std::shared_ptr<Unit>> units;
+  for (std::int64_t i = 0; i < layers; ++i) units.push_back(std::make_shared<SquareLayer>(width));
+  return std::make_shared<Net>(std::move(units));
+}
+
+template <class Part>
+class UnitOf final : public Unit {
  public:
-  Mlp(std::int64_t width, std::int64_t layers) {
-    for (std::int64_t i = 0; i < layers; ++i) {
-      layers_.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(width, width)));
-    }
-  }
-  at::Tensor forward(const at::Tensor& input) override {  // [batch, width]
-    at::Tensor x = input;
-    for (const auto& layer : layers_) x = at::relu(at::linear(x, layer->weight, layer->bias));
-    return x;
-  }
+  explicit UnitOf(const gpt::Shape& shape) : part_(register_module("part", std::make_shared<Part>(shape))) {}
+  at::Tensor forward(const at::Tensor& x) override { return part_->forward(x); }
 
  private:
-  std::vector<torch::nn::Linear> layers_;
+  std::shared_ptr<Part> part_;
 };
 
-class SmallGpt final : public Net {
- public:
-  explicit SmallGpt(const gpt::Shape& shape) : gpt_(register_module("gpt", std::make_shared<gpt::Gpt>(shape))) {}
-  at::Tensor forward(const at::Tensor& input) override { return gpt_->forward(input); }
-
- private:
-  std::shared_ptr<gpt::Gpt> gpt_;
-};
+std::shared_ptr<Net> make_gpt(const gpt::Shape& shape) {
+  std::vector<std::shared_ptr<Unit>> units{std::make_shared<UnitOf<gpt::Embeddings>>(shape)};
+  for (std::int64_t i = 0; i < shape.layers; ++i) units.push_back(std::make_shared<UnitOf<gpt::Block>>(shape));
+  units.push_back(std::make_shared<UnitOf<gpt::Head>>(shape));
+  return std::make_shared<Net>(std::move(units));
+}
 
 std::unique_ptr<torch::optim::Optimizer> sgd(std::vector<at::Tensor> owned) {
   return std::make_unique<torch::optim::SGD>(std::move(owned), torch::optim::SGDOptions(1e-3));
@@ -45,7 +53,7 @@ std::unique_ptr<torch::optim::Optimizer> adamw(std::vector<at::Tensor> owned) {
 Job mlp(std::int64_t width, std::int64_t layers, std::int64_t batch) {
   return {"mlp-" + std::to_string(width) + "x" + std::to_string(layers),
           batch,
-          [=] { return std::make_shared<Mlp>(width, layers); },
+          [=] { return make_chain(width, layers); },
           [](const at::Tensor& output, const at::Tensor& target) { return at::mse_loss(output, target); },
           sgd,
           [=] {
@@ -57,7 +65,7 @@ Job small_gpt(std::int64_t batch) {
   const gpt::Shape shape{65, 64, 128, 4, 4};
   return {"gpt-small",
           batch,
-          [=] { return std::make_shared<SmallGpt>(shape); },
+          [=] { return make_gpt(shape); },
           [](const at::Tensor& output, const at::Tensor& target) { return gpt::loss(output, target); },
           adamw,
           [=] {

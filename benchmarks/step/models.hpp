@@ -3,6 +3,7 @@
 // ranks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,10 +15,29 @@
 
 namespace tandem::bench {
 
-/// One type for all models, so that a Trainer is compiled once for each strategy.
-class Net : public torch::nn::Module {
+/// One type for all units and one for all models, so that a Trainer is compiled once for each strategy.
+class Unit : public torch::nn::Module {
  public:
   virtual at::Tensor forward(const at::Tensor& input) = 0;
+};
+
+/// Its units one after another.
+class Net final : public torch::nn::Module {
+ public:
+  explicit Net(std::vector<std::shared_ptr<Unit>> units) : units_(std::move(units)) {
+    for (std::size_t i = 0; i < units_.size(); ++i) register_module("unit" + std::to_string(i), units_[i]);
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (const auto& unit : units_) x = unit->forward(x);
+    return x;
+  }
+  template <class F>
+  void visit_units(F f) {
+    for (const auto& unit : units_) f(*unit);
+  }
+
+ private:
+  std::vector<std::shared_ptr<Unit>> units_;
 };
 
 using Batch = std::pair<at::Tensor, at::Tensor>;  // input and target

@@ -10,9 +10,11 @@ class Plain final : public Mode {
   /// Alone without a group.
   Plain(const Job& job, const tandem_oracle::GlooGroup* group)
       : loss_(job.loss), net_(job.make()), optimizer_(job.optimizer(net_->parameters())) {
-    if (group != nullptr) reducer_.emplace(*group, net_->parameters());
+    if (group != nullptr)
+      reducer_.emplace(*group, net_->parameters());
+    else
+      keep_gradients_in_place();
   }
-
   void step(const Batch& batch) override {
     if (reducer_) reducer_->before_forward();
     const at::Tensor loss = loss_(net_->forward(batch.first), batch.second);
@@ -21,9 +23,24 @@ class Plain final : public Mode {
     optimizer_->step();
     optimizer_->zero_grad();
   }
-  std::vector<at::Tensor> parameters() const override { return net_->parameters(); }
+  std::vector<at::Tensor> parameters() override {
+    std::vector<at::Tensor> copies;
+    for (const at::Tensor& parameter : net_->parameters()) copies.push_back(parameter.detach().clone());
+    return copies;
+  }
 
  private:
+  /// Each gradient is copied to where it was in the last step, as buckets have it: no new pages, and no pass that
+  /// zeroes or adds. The reducer's gradients lie in its buckets.
+  void keep_gradients_in_place() {
+    for (const at::Tensor& parameter : net_->parameters()) {
+      parameter.register_hook([place = at::empty_like(parameter.detach())](const at::Tensor& gradient) {
+        const c10::AutoGradMode no_grad(false);
+        return at::Tensor(place).copy_(gradient).alias();
+      });
+    }
+  }
+
   std::function<at::Tensor(const at::Tensor&, const at::Tensor&)> loss_;
   std::shared_ptr<Net> net_;
   std::optional<tandem_oracle::ReducerOracle> reducer_;

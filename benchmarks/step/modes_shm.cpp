@@ -17,6 +17,7 @@ std::unique_ptr<Mode> make_over_shm(const ModeInfo& which, const Job& job, World
     case 2:
       return make_trained<Zero<2>>(world, which, job);
     default:
+      if (which.rows) return make_trained<Zero<3, reference::fsdp2>>(world, which, job);
       return make_trained<Zero<3>>(world, which, job);
   }
 }

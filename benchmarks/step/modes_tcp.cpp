@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tandem's strategies over the loopback interface. Level 3 needs memory that all ranks map.
+// tandem's strategies over the loopback interface.
 #include <stdexcept>
 #include <string>
 
@@ -17,6 +17,8 @@ std::unique_ptr<Mode> make_over_tcp(const ModeInfo& which, const Job& job, World
       return make_trained<Ddp<>>(world, which, job);
     case 2:
       return make_trained<Zero<2>>(world, which, job);
+    case 3:
+      return make_trained<Zero<3>>(world, which, job);
     default:
       throw std::invalid_argument(std::string("step: ") + which.name + " is not built over Tcp");
   }

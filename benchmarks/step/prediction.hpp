@@ -11,23 +11,23 @@ struct Prediction {
   double parameters = 0;
   double gradients = 0;
   double optimizer = 0;
-  double buckets = 0;  ///< room for those under way, which the arena keeps from step to step
+  double room = 0;  ///< for what is under way, where the arena keeps it from step to step
 
-  double sum() const noexcept { return parameters + gradients + optimizer + buckets; }
+  double sum() const noexcept { return parameters + gradients + optimizer + room; }
 };
 
-/// `count` parameters, `ranks` ranks; `under_way`: the most bytes of buckets that a rank had at once in a backward.
+/// `count` parameters, `ranks` ranks; `under_way`: the most bytes that buckets and gathered units had at once.
 inline Prediction predict(const ModeInfo& mode, double count, int ranks, double under_way) {
   const double whole = 4.0 * count;
   const double shard = whole / ranks;
   Prediction result;
-  result.parameters = mode.shared ? shard : whole;  // a shared page counts 1/N on each of N ranks
+  result.parameters = mode.shared || mode.level == 3 ? shard : whole;  // a shared page counts 1/N on each of N ranks
   result.optimizer = 2.0 * (mode.level >= 1 ? shard : whole);
   if (mode.level >= 2) {
-    result.gradients = shard;
-    result.buckets = under_way;
-  } else if (mode.link != Link::nothing) {
-    result.gradients = whole;  // in the buckets, which stay; alone, they are gone when the step is
+    result.gradients = mode.rows ? 0 : shard;  // by rows they have memory from backward to update only
+    result.room = mode.level == 3 && !mode.shared ? 0 : under_way;
+  } else {
+    result.gradients = whole;  // in the buckets, which stay
   }
   return result;
 }

@@ -34,7 +34,7 @@ inline void report_times(std::ostream& out, std::ostream* json, const Job& job, 
     const double rate = it.median_ms > 0 ? c10d_ms / it.median_ms : 0.0;
     out << "  " << std::left << std::setw(14) << it.mode->name << std::right << std::setw(10) << it.median_ms
         << " ms, exposed " << std::setw(9) << exposed << " ms, x c10d's rate " << std::setw(6) << rate
-        << ", weights differing " << it.differing << '\n';
+        << ", weights differing " << (it.differing ? std::to_string(*it.differing) : "-") << '\n';
     nlohmann::ordered_json line;
     line["mode"] = it.mode->name;
     line["model"] = job.name;
@@ -47,7 +47,8 @@ inline void report_times(std::ostream& out, std::ostream* json, const Job& job, 
     line["exposed_share"] = nullptr;  // of nothing there is no share
     if (c10d_ms > alone_ms) line["exposed_share"] = exposed / (c10d_ms - alone_ms);
     line["rate"] = rate;
-    line["weights_differing"] = it.differing;
+    line["weights_differing"] = nullptr;  // not compared
+    if (it.differing) line["weights_differing"] = *it.differing;
     if (json != nullptr) *json << line.dump() << '\n' << std::flush;
   }
   out << std::flush;
@@ -69,7 +70,8 @@ inline void report_memory(std::ostream& out, std::ostream* json, const ModeInfo&
   line["parameter_bytes"] = predicted.parameters;
   line["gradient_bytes"] = predicted.gradients;
   line["optimizer_bytes"] = predicted.optimizer;
-  line["bucket_bytes"] = predicted.buckets;
+  line["room_bytes"] = predicted.room;
+  line["under_way_bytes"] = use.under_way;
   line["predicted_bytes"] = predicted.sum();
   line["measured_bytes"] = measured;
   line["anonymous_bytes"] = use.trimmed.anonymous;

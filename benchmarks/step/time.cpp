@@ -20,8 +20,8 @@ struct Entrant {
 std::uint64_t differing_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   std::uint64_t count = a.size() == b.size() ? 0 : 1;
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    const auto x = a[i].detach().contiguous().view(at::kInt);
-    const auto y = b[i].detach().contiguous().view(at::kInt);
+    const auto x = a[i].contiguous().view(at::kInt);
+    const auto y = b[i].contiguous().view(at::kInt);
     count += static_cast<std::uint64_t>(x.ne(y).sum().item<std::int64_t>());
   }
   return count;
@@ -68,21 +68,22 @@ std::vector<StepTime> time_steps(Team& team, Worlds& worlds, const Options& opti
 
   const auto reference =
       std::find_if(all.begin(), all.end(), [](const Entrant& it) { return it.info->link == Link::gloo; });
+  const std::vector<at::Tensor> wanted = reference->mode->parameters();
   const auto steps = static_cast<std::size_t>(options.steps);
   std::vector<StepTime> results;
   for (std::size_t place = 0; place < all.size(); ++place) {
     const Entrant& it = all[place];
     StepTime result{it.info};
-    if (it.info->link != Link::nothing) {  // alone, each rank trains on its own data only
-      team.tally(team.rank()) = differing_bits(it.mode->parameters(), reference->mode->parameters());
-    } else {
-      team.tally(team.rank()) = 0;
+    const bool compared = has_bits_of_c10d(*it.info);
+    if (compared) {
+      team.tally(team.rank()) = differing_bits(it.mode->parameters(), wanted);
+      result.differing = 0;
     }
     team.align();
     std::vector<double> times(steps, 0.0);  // the slowest rank counts
     for (int rank = 0; rank < team.ranks(); ++rank) {
       for (std::size_t i = 0; i < steps; ++i) times[i] = std::max(times[i], team.samples(rank)[place * steps + i]);
-      result.differing += team.tally(rank);
+      if (compared) *result.differing += team.tally(rank);
     }
     team.align();
     result.median_ms = median(times) * 1e3;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "harness/team.hpp"
@@ -17,7 +18,8 @@ struct StepTime {
   const ModeInfo* mode;
   double median_ms = 0;
   double p99_ms = 0;
-  std::uint64_t differing = 0;  ///< weights whose bits are not c10d's, over all ranks
+  /// Weights whose bits are not c10d's, over all ranks; nothing where they need not be.
+  std::optional<std::uint64_t> differing{};
 };
 
 /// In every mode that the options name, c10d and alone. Collective; results on every rank.

@@ -2,16 +2,12 @@
 // A mode that is one of tandem's Trainers. Compiled once for each strategy and transport.
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "step/mode.hpp"
 #include "tandem/comm/communicator.hpp"
-#include "tandem/core/dtype.hpp"
-#include "tandem/tensor/bucket.hpp"
 #include "tandem/trainer/trainer.hpp"
 
 namespace tandem::bench {
@@ -25,15 +21,11 @@ class Trained final : public Mode {
                  {.placement = placement}) {}
 
   void step(const Batch& batch) override { trainer_.step(batch.first, batch.second); }
-  std::vector<at::Tensor> parameters() const override { return trainer_.model().parameters(); }
-  std::size_t bucket_bytes(std::size_t parameter) const override {
-    std::size_t bytes = 0;
-    for (const Bucket& bucket : const_cast<Trained*>(this)->trainer_.engine().buckets()) {
-      const BucketLayout& layout = bucket.layout();
-      const bool next = std::find(layout.items.begin(), layout.items.end(), parameter) != layout.items.end();
-      if (next || bucket.has_memory()) bytes += layout.count * size_of(layout.dtype);
-    }
-    return bytes;
+  std::vector<at::Tensor> parameters() override {
+    const auto whole = trainer_.unshard();
+    std::vector<at::Tensor> copies;
+    for (const at::Tensor& parameter : trainer_.model().parameters()) copies.push_back(parameter.detach().clone());
+    return copies;
   }
 
  private:

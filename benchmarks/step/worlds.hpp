@@ -7,6 +7,7 @@
 #include <string>
 
 #include "step/mode.hpp"
+#include "tandem/comm/arena.hpp"
 #include "tandem/comm/communicator.hpp"
 #include "tandem/comm/join.hpp"
 #include "tandem/transport/shm_ring.hpp"
@@ -22,6 +23,12 @@ class Worlds {
     if (link == Link::gloo && !gloo) gloo.emplace(store_file, rank, ranks, std::chrono::minutes(5));
     if (link == Link::shm && !shm) shm.emplace(join<ShmRing>());
     if (link == Link::tcp && !tcp) tcp.emplace(join<Tcp>());
+  }
+
+  /// What this rank's buffers for a link lie in; nullptr where that is not tandem's.
+  Arena* arena(Link link) const {
+    if (link == Link::shm) return shm->arena().get();
+    return link == Link::tcp ? tcp->arena().get() : nullptr;
   }
 
   std::optional<tandem_oracle::GlooGroup> gloo;
