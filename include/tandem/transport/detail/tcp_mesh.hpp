@@ -79,13 +79,14 @@ inline bool receive_exactly(const Descriptor& socket, std::span<std::byte> bytes
   return true;
 }
 
-/// How long attempt `turn` to connect waits for an answer: a quarter of a second, then longer up to 2 s, half as much
-/// more or less, by rank. One address that never answers thus does not keep the others from being tried; and ranks that
-/// were not let in together, since the queue at a door is short, do not all knock again at the same time, as by the
-/// system's own retries after exactly 1, 3, 7, ... s (25 ranks at queues of one took half a minute).
-inline std::chrono::milliseconds patience_of(int turn, int rank) noexcept {
-  const std::uint32_t most = 250U << std::min(turn, 3);
-  const std::uint32_t mixed = (static_cast<std::uint32_t>(rank) * 31U + static_cast<std::uint32_t>(turn)) * 2654435761U;
+/// How long an attempt to connect waits for an answer after `unanswered` in vain: a quarter of a second, then longer up
+/// to 2 s, half as much more or less, by rank. One address that never answers thus does not keep the others from being
+/// tried; and ranks that were not let in together, since the queue at a door is short, do not all knock again at the
+/// same time, as by the system's own retries after exactly 1, 3, 7, ... s (25 ranks at queues of one took half a
+/// minute).
+inline std::chrono::milliseconds patience_of(int unanswered, int rank) noexcept {
+  const std::uint32_t most = 250U << std::min(unanswered, 3);
+  const std::uint32_t mixed = static_cast<std::uint32_t>(31 * rank + unanswered) * 2654435761U;
   return std::chrono::milliseconds(most / 2 + (mixed >> 8) % most);
 }
 
@@ -93,12 +94,14 @@ inline std::chrono::milliseconds patience_of(int turn, int rank) noexcept {
 inline Descriptor connect_to(const TcpParty& party, const std::vector<TcpAddress>& addresses, int to, int channel) {
   std::string last = "nobody listened";
   std::string refused;  // says more than that nobody listens there any more
-  for (int turn = 0;; ++turn) {
+  int unanswered = 0;
+  while (true) {
     for (const TcpAddress& address : addresses) {
       const auto patience =
-          std::min<std::chrono::nanoseconds>(party.deadline.remaining(), patience_of(turn, party.rank));
+          std::min<std::chrono::nanoseconds>(party.deadline.remaining(), patience_of(unanswered, party.rank));
       Descriptor socket = try_connect(address, Deadline::after(patience));
       if (!socket) {
+        unanswered += errno == ETIMEDOUT ? 1 : 0;
         last = address.text() + ": " + std::generic_category().message(errno);
         continue;
       }
