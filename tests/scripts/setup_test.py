@@ -123,7 +123,7 @@ def other_python_torch(place, folder):
     place.python(libtorch(folder / "newer", "2.12.0"))
     program(place.root / ".venv/bin/python3", f'[[ $* == "-m pip --version" ]] && exit\necho "$*" >>"{place.log}"\nexit 1\n')
     output, error = place.setup(expected=1)
-    assert "downloading libtorch 2.11.0" in output
+    assert "downloading libtorch 2.11.0" in output, (output, error)
     assert "pip could not install libtorch" in error and error.count("\n") == 1, error
     assert "--no-deps torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85" in place.calls()
 
