@@ -157,7 +157,8 @@ class TcpAcceptor {
         if (polls[i + 1].revents != 0) hear(guests_[i]);
       }
       for (Guest& guest : guests_) {
-        if (guest.handshake.state() == TcpHandshake::State::done &&
+        // Without a socket it was gone before it could be welcomed.
+        if (guest.socket && guest.handshake.state() == TcpHandshake::State::done &&
             arrived(std::move(guest.socket), guest.handshake.purpose())) {
           return true;
         }
