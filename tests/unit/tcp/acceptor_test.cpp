@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who waits at the door of a rank: everybody in this process, so that what strangers do is exact.
 #include <doctest/doctest.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -31,6 +34,76 @@ TcpParty party_of(int rank, int size, Deadline deadline) {
   party.deadline = deadline;
   return party;
 }
+
+/// The error of connecting, or nothing; never an exception, since threads are to be joined.
+struct Attempt {
+  Descriptor socket;
+  std::optional<Error> error;
+
+  std::string what() const { return error ? error->what() : ""; }
+  bool says(const std::string& words) const { return what().find(words) != std::string::npos; }
+};
+Attempt attempt(const TcpParty& party, const std::vector<TcpAddress>& addresses) {
+  Attempt it;
+  try {
+    it.socket = connect_to(party, addresses, 0, 0);
+  } catch (const Error& error) {
+    it.error = error;
+  }
+  return it;
+}
+
+/// Rank 0 of 2 in a thread, until rank 1 has come or the deadline.
+class Host {
+ public:
+  explicit Host(const TcpParty& party)
+      : party_(party), door_(listen_on(TcpAddress::loopback(), {})), thread_([this] {
+          TcpAcceptor acceptor(party_, door_);
+          joined_ = acceptor.run([this](Descriptor socket, const TcpPurpose&) {
+            socket_ = std::move(socket);
+            return true;
+          });
+        }) {}
+  ~Host() {
+    if (thread_.joinable()) thread_.join();
+  }
+  TcpAddress address() const { return local_address(door_); }
+  bool joined() {
+    thread_.join();
+    return joined_;
+  }
+
+ private:
+  TcpParty party_;
+  Descriptor door_;
+  Descriptor socket_;
+  bool joined_ = false;
+  std::thread thread_;
+};
+
+/// A program that greets everybody in a language of its own.
+class ForeignServer {
+ public:
+  ~ForeignServer() {
+    stop_ = true;
+    thread_.join();
+  }
+  TcpAddress address() const { return local_address(door_); }
+
+ private:
+  void serve() {
+    std::vector<Descriptor> guests;
+    const std::vector<std::byte> words(200, std::byte{'x'});
+    while (!stop_) {
+      if (!await_socket(door_, POLLIN, Deadline::after(10ms))) continue;
+      guests.emplace_back(::accept4(door_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (guests.back()) send_short(guests.back(), words, Deadline::after(1s));
+    }
+  }
+  Descriptor door_ = listen_on(TcpAddress::loopback(), {});
+  std::atomic<bool> stop_{false};
+  std::thread thread_{[this] { serve(); }};
+};
 
 }  // namespace
 
@@ -63,14 +136,9 @@ TEST_CASE("strangers who greet like a rank and then say nothing do not keep a ra
     TcpChallenge challenge{};
     CHECK(receive_exactly(strangers.back(), std::as_writable_bytes(std::span(&challenge, 1)), deadline));
   }
-  std::string reason;
-  try {
-    connect_to(party_of(1, 2, deadline), {address}, 0, 0);
-  } catch (const Error& error) {
-    reason = error.what();
-  }
+  const Attempt rank = attempt(party_of(1, 2, deadline), {address});
   accepting.join();
-  CHECK(reason == "");
+  CHECK(rank.what() == "");
   CHECK(joined);
 }
 
@@ -109,16 +177,58 @@ TEST_CASE("a rank that is gone between its proof and the welcome has not arrived
     ::setsockopt(leaving.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
   }
   gone = true;
-  std::string reason;
-  Descriptor again;
-  try {
-    again = connect_to(party_of(2, 3, deadline), {address}, 0, 0);
-  } catch (const Error& error) {
-    reason = error.what();
-  }
+  const Attempt again = attempt(party_of(2, 3, deadline), {address});
   accepting.join();
-  CHECK(reason == "");
+  CHECK(again.what() == "");
   CHECK(joined);
   for (const Descriptor& socket : sockets) CHECK(socket);
   CHECK(arrivals == std::vector<int>{1, 2});
+}
+
+// It was said to have closed the connection.
+TEST_CASE("an address that accepts and stays silent is said to be silent") {
+  const Descriptor door = listen_on(TcpAddress::loopback(), {});
+  const Attempt rank = attempt(party_of(1, 2, Deadline::after(300ms)), {local_address(door)});
+  REQUIRE(rank.error);
+  CAPTURE(rank.what());
+  CHECK(rank.error->kind() == ErrorKind::timeout);
+  CHECK(rank.error->peer() == 0);
+  CHECK(rank.says(local_address(door).text() + " accepted the connection and then said nothing until the deadline"));
+}
+
+TEST_CASE("a silent address is left for the next one") {
+  const Deadline deadline = Deadline::after(30s);
+  const Descriptor silent = listen_on(TcpAddress::loopback(), {});
+  Host host(party_of(0, 2, deadline));
+  const Attempt rank = attempt(party_of(1, 2, deadline), {local_address(silent), host.address()});
+  CHECK(rank.what() == "");
+  CHECK(host.joined());
+}
+
+TEST_CASE("an address that speaks another language is left for the next one") {
+  const Deadline deadline = Deadline::after(30s);
+  const ForeignServer foreign;
+  Host host(party_of(0, 2, deadline));
+  const Attempt rank = attempt(party_of(1, 2, deadline), {foreign.address(), host.address()});
+  CHECK(rank.what() == "");
+  CHECK(host.joined());
+}
+
+TEST_CASE("only a wrong proof is blamed on the secret") {
+  const ForeignServer foreign;
+  const Attempt at_foreign = attempt(party_of(1, 2, Deadline::after(30s)), {foreign.address()});
+  REQUIRE(at_foreign.error);
+  CAPTURE(at_foreign.what());
+  CHECK(at_foreign.error->kind() == ErrorKind::environment);
+  CHECK(at_foreign.says("does not speak tandem's language, at " + foreign.address().text()));
+  CHECK_FALSE(at_foreign.says("TANDEM_SECRET_FILE"));
+
+  TcpParty other = party_of(0, 2, Deadline::after(1s));
+  other.secret.assign(32, std::uint8_t{9});
+  Host host(other);
+  const Attempt at_other = attempt(party_of(1, 2, Deadline::after(30s)), {host.address()});
+  REQUIRE(at_other.error);
+  CHECK(at_other.error->kind() == ErrorKind::environment);
+  CHECK(at_other.says("TANDEM_SECRET_FILE"));
+  CHECK_FALSE(host.joined());
 }

@@ -127,6 +127,8 @@ class TcpHandshake {
   State state() const noexcept { return state_; }
   /// Has the other end said something sensible, if nothing that proves anything?
   bool greeted() const noexcept { return greeted_; }
+  /// Did the other end speak the language, and not know the secret?
+  bool disproved() const noexcept { return disproved_; }
   /// Why the other end is not taken, in words that follow "a connection".
   const std::string& reason() const noexcept { return reason_; }
   /// What the client's end says of itself; believed only once done.
@@ -173,7 +175,7 @@ class TcpHandshake {
   void take_challenge() {
     std::memcpy(&challenge_, incoming_.data(), sizeof challenge_);
     if (challenge_.mark != tcp_mark) return refuse("to something that does not speak tandem's language");
-    if (!same(challenge_.proof, proof("server"))) return refuse("to a process that does not know the job's secret");
+    if (!same(challenge_.proof, proof("server"))) return disprove("to a process that does not know the job's secret");
     append(TcpProof{proof("client")});
     greeted_ = true;
     expected_ = sizeof(TcpWelcome);
@@ -187,7 +189,7 @@ class TcpHandshake {
   void take_proof() {
     TcpProof theirs{};
     std::memcpy(&theirs, incoming_.data(), sizeof theirs);
-    if (!same(theirs.proof, proof("client"))) return refuse("from a process that does not know the job's secret");
+    if (!same(theirs.proof, proof("client"))) return disprove("from a process that does not know the job's secret");
     append(TcpWelcome{tcp_mark});
     state_ = State::done;
   }
@@ -221,10 +223,15 @@ class TcpHandshake {
     reason_ = std::move(reason);
     state_ = State::refused;
   }
+  void disprove(std::string reason) {
+    disproved_ = true;
+    refuse(std::move(reason));
+  }
 
   const TcpSecret* secret_;
   bool client_ = false;
   bool greeted_ = false;
+  bool disproved_ = false;
   int rank_ = 0;
   int size_ = 0;
   std::uint64_t job_ = 0;

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -43,14 +44,18 @@ struct TcpParty {
   }
 };
 
-/// Sends all of `bytes` on a socket whose buffer is empty but for a few; false when the other end is gone.
+/// Sends all of `bytes` on a socket whose buffer is empty but for a few; false when the other end is gone or the
+/// deadline passed (ETIMEDOUT).
 inline bool send_short(const Descriptor& socket, std::span<const std::byte> bytes, Deadline deadline) {
   while (!bytes.empty()) {
     const ssize_t taken = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (taken >= 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(taken));
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!await_socket(socket, POLLOUT, deadline)) return false;
+      if (!await_socket(socket, POLLOUT, deadline)) {
+        errno = ETIMEDOUT;
+        return false;
+      }
     } else if (errno != EINTR) {
       return false;
     }
@@ -90,12 +95,28 @@ inline std::chrono::milliseconds patience_of(int unanswered, int rank) noexcept 
   return std::chrono::milliseconds(most / 2 + (mixed >> 8) % most);
 }
 
-/// A connection to `to` at one of `addresses` that has proved it knows the secret. Tries again while nobody listens.
+/// The client's end of a handshake. One that is still talking afterwards was cut off: by the other end, or since
+/// nothing came (errno ETIMEDOUT) until `silence`, or, from an end that has proved itself, until `deadline`.
+inline void shake_hands(const Descriptor& socket, TcpHandshake& handshake, Deadline silence, Deadline deadline) {
+  std::array<std::byte, sizeof(TcpChallenge)> bytes{};
+  while (handshake.state() == TcpHandshake::State::talking) {
+    const Deadline until = handshake.greeted() ? deadline : silence;
+    const auto part = std::span(bytes).first(handshake.wanted());
+    if (!send_short(socket, handshake.output(), until) || !receive_exactly(socket, part, until)) return;
+    handshake.feed(part);
+  }
+}
+
+/// A connection to `to` at one of `addresses` that has proved it knows the secret. Tries again while nobody listens,
+/// and leaves an address that stays silent for the next one. Error(environment) when strangers answer at all addresses,
+/// Error(timeout) at the deadline.
 inline Descriptor connect_to(const TcpParty& party, const std::vector<TcpAddress>& addresses, int to, int channel) {
+  constexpr std::chrono::seconds most_silence{2};
   std::string last = "nobody listened";
   std::string refused;  // says more than that nobody listens there any more
   int unanswered = 0;
   while (true) {
+    std::size_t strangers = 0;
     for (const TcpAddress& address : addresses) {
       const auto patience =
           std::min<std::chrono::nanoseconds>(party.deadline.remaining(), patience_of(unanswered, party.rank));
@@ -108,23 +129,23 @@ inline Descriptor connect_to(const TcpParty& party, const std::vector<TcpAddress
       set_options(socket);
       auto handshake = TcpHandshake::client(party.secret, {party.rank, to, party.size, channel, party.sockets},
                                             party.job, party.checked);
-      std::vector<std::byte> bytes(512);
-      bool open = true;
-      while (open && handshake.state() == TcpHandshake::State::talking) {
-        const auto part = std::span(bytes).first(handshake.wanted());
-        open = send_short(socket, handshake.output(), party.deadline) && receive_exactly(socket, part, party.deadline);
-        if (open) handshake.feed(part);
-      }
+      const auto silence = std::min<std::chrono::nanoseconds>(party.deadline.remaining(), most_silence);
+      shake_hands(socket, handshake, addresses.size() == 1 ? party.deadline : Deadline::after(silence), party.deadline);
+      if (handshake.state() == TcpHandshake::State::done) return socket;
       if (handshake.state() == TcpHandshake::State::refused) {
-        throw party.failure(ErrorKind::environment, to,
-                            "a connection " + handshake.reason() + ", at " + address.text() +
-                                "; all ranks need the same TANDEM_SECRET_FILE");
+        ++strangers;
+        refused = "a connection " + handshake.reason() + ", at " + address.text() +
+                  (handshake.disproved() ? "; all ranks need the same TANDEM_SECRET_FILE" : "");
+      } else if (errno == ETIMEDOUT) {
+        refused = address.text() + " accepted the connection and then said nothing" +
+                  (party.deadline.expired() ? " until the deadline" : "");
+      } else {
+        refused = address.text() +
+                  " closed the connection at once: it refused this rank (is it told another number of "
+                  "ranks, or another TANDEM_TCP_CRC or TANDEM_TCP_SOCKETS?), or is another program";
       }
-      if (open) return socket;
-      refused = address.text() +
-                " closed the connection at once: it refused this rank (is it told another number of "
-                "ranks, or another TANDEM_TCP_CRC or TANDEM_TCP_SOCKETS?), or is another program";
     }
+    if (strangers == addresses.size()) throw party.failure(ErrorKind::environment, to, refused);
     if (party.deadline.expired()) {
       throw party.failure(
           ErrorKind::timeout, to,
