@@ -2,7 +2,9 @@
 // Who waits at the door of a rank: everybody in this process, so that what strangers do is exact.
 #include <doctest/doctest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -103,6 +105,22 @@ class ForeignServer {
   Descriptor door_ = listen_on(TcpAddress::loopback(), {});
   std::atomic<bool> stop_{false};
   std::thread thread_{[this] { serve(); }};
+};
+
+/// So long, this process can open no more descriptors than `more`.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(int more) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const Descriptor first_free(::dup(0));
+    rlimit now = before_;
+    now.rlim_cur = static_cast<rlim_t>(first_free.get() + more);
+    ::setrlimit(RLIMIT_NOFILE, &now);
+  }
+  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
 };
 
 }  // namespace
@@ -231,4 +249,40 @@ TEST_CASE("only a wrong proof is blamed on the secret") {
   CHECK(at_other.error->kind() == ErrorKind::environment);
   CHECK(at_other.says("TANDEM_SECRET_FILE"));
   CHECK_FALSE(host.joined());
+}
+
+TEST_CASE("who cannot be taken for want of descriptors is told of") {
+  const TcpParty host = party_of(0, 2, Deadline::after(200ms));
+  const Descriptor door = listen_on(TcpAddress::loopback(), {});
+  const Descriptor waiting = try_connect(local_address(door), host.deadline);
+  REQUIRE(waiting);
+  TcpAcceptor acceptor(host, door);
+  {
+    const FewDescriptors none(0);
+    CHECK_FALSE(acceptor.run([](const Descriptor&, const TcpPurpose&) { return true; }));
+  }
+  CHECK(acceptor.refusals() == "connections could not be taken (Too many open files)");
+}
+
+TEST_CASE("the last descriptor is not left to a silent stranger") {
+  const Deadline deadline = Deadline::after(4s);  // shorter than such a guest would be waited for
+  const TcpParty host = party_of(0, 2, deadline);
+  const Descriptor door = listen_on(TcpAddress::loopback(), {});
+  const Descriptor stranger = try_connect(local_address(door), deadline);
+  const Descriptor rank = try_connect(local_address(door), deadline);
+  REQUIRE(stranger);
+  REQUIRE(rank);
+  auto handshake = TcpHandshake::client(host.secret, {1, 0, 2, 0, 1}, host.job, host.checked);
+  bool joined = false;
+  {
+    const FewDescriptors one(1);
+    std::thread accepting([&] {
+      TcpAcceptor acceptor(host, door);
+      joined = acceptor.run([](const Descriptor&, const TcpPurpose& purpose) { return purpose.from == 1; });
+    });
+    shake_hands(rank, handshake, deadline, deadline);
+    accepting.join();
+  }
+  CHECK(joined);
+  CHECK(handshake.state() == TcpHandshake::State::done);
 }

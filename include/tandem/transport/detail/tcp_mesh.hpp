@@ -204,7 +204,20 @@ class TcpAcceptor {
   void admit() {
     for (int turn = 0; turn < 16; ++turn) {
       Descriptor socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (!socket) return;  // none left, or it went away again
+      if (!socket) {
+        if (errno != EMFILE && errno != ENFILE) return;  // none left, or it went away again
+        const int code = errno;
+        // The system asks for a descriptor before it looks whether there is anybody.
+        if (!await_socket(listening_, POLLIN, Deadline::after(std::chrono::nanoseconds(0)))) return;
+        refusals_ = "connections could not be taken (" + std::generic_category().message(code) + ")";
+        // It stays at the door, which would be looked at again at once.
+        if (guests_.empty()) {
+          ::poll(nullptr, 0, 20);
+          return;
+        }
+        guests_.erase(guests_.begin());
+        continue;
+      }
       set_options(socket);
       // Whoever has been here longest makes room: a rank proves itself within a round trip, and comes again if it could
       // not; a stranger stays, whether silent or after words that anybody can say.
