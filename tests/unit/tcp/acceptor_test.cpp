@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -285,4 +286,16 @@ TEST_CASE("the last descriptor is not left to a silent stranger") {
   }
   CHECK(joined);
   CHECK(handshake.state() == TcpHandshake::State::done);
+}
+
+TEST_CASE("C039: ranks that wait for rank 0 come again at different times, soon at first and seldom later") {
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    std::set<std::chrono::milliseconds> rests;
+    for (int rank = 1; rank < 64; ++rank) rests.insert(rest_after(attempt, rank));
+    CAPTURE(attempt);
+    CHECK(rests.size() > (attempt < 4 ? 5 : 32));
+    if (attempt == 0) CHECK(*rests.rbegin() <= 15ms);
+    if (attempt >= 4) CHECK(*rests.begin() >= 80ms);
+    CHECK(*rests.rbegin() <= 240ms);
+  }
 }

@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -84,15 +85,23 @@ inline bool receive_exactly(const Descriptor& socket, std::span<std::byte> bytes
   return true;
 }
 
+/// From half of `middle` ms to half as much again, another time for each rank and turn.
+inline std::chrono::milliseconds scattered(std::uint32_t middle, int turn, int rank) noexcept {
+  const std::uint32_t mixed = static_cast<std::uint32_t>(31 * rank + turn) * 2654435761U;
+  return std::chrono::milliseconds(middle / 2 + (mixed >> 8) % middle);
+}
 /// How long an attempt to connect waits for an answer after `unanswered` in vain: a quarter of a second, then longer up
 /// to 2 s, half as much more or less, by rank. One address that never answers thus does not keep the others from being
 /// tried; and ranks that were not let in together, since the queue at a door is short, do not all knock again at the
 /// same time, as by the system's own retries after exactly 1, 3, 7, ... s (25 ranks at queues of one took half a
 /// minute).
 inline std::chrono::milliseconds patience_of(int unanswered, int rank) noexcept {
-  const std::uint32_t most = 250U << std::min(unanswered, 3);
-  const std::uint32_t mixed = static_cast<std::uint32_t>(31 * rank + unanswered) * 2654435761U;
-  return std::chrono::milliseconds(most / 2 + (mixed >> 8) % most);
+  return scattered(250U << std::min(unanswered, 3), unanswered, rank);
+}
+/// How long a rank rests after its attempt number `attempt` (from 0): 5 to 15 ms at first, as rank 0 is often only just
+/// behind, then longer up to 80 to 240 ms.
+inline std::chrono::milliseconds rest_after(int attempt, int rank) noexcept {
+  return scattered(10U << std::min(attempt, 4), attempt, rank);
 }
 
 /// The client's end of a handshake. One that is still talking afterwards was cut off: by the other end, or since
@@ -115,7 +124,7 @@ inline Descriptor connect_to(const TcpParty& party, const std::vector<TcpAddress
   std::string last = "nobody listened";
   std::string refused;  // says more than that nobody listens there any more
   int unanswered = 0;
-  while (true) {
+  for (int attempt = 0;; ++attempt) {
     std::size_t strangers = 0;
     for (const TcpAddress& address : addresses) {
       const auto patience =
@@ -151,7 +160,8 @@ inline Descriptor connect_to(const TcpParty& party, const std::vector<TcpAddress
           ErrorKind::timeout, to,
           "rank " + std::to_string(to) + " was not reached (" + (refused.empty() ? last : refused) + ")");
     }
-    ::poll(nullptr, 0, 20);
+    const auto rest = std::min<std::chrono::nanoseconds>(party.deadline.remaining(), rest_after(attempt, party.rank));
+    std::this_thread::sleep_for(rest);
   }
 }
 
