@@ -124,6 +124,43 @@ TEST_CASE("C044: who is missing is named at the deadline") {
   });
 }
 
+// They blamed rank 0, which had hung up on them.
+TEST_CASE("who came is told which rank spoilt the meeting, and how") {
+  const SecretFile secret("a secret of sufficient length");
+  for (const bool silent : {false, true}) {
+    CAPTURE(silent);
+    const int port = free_port();
+    on_ranks(3, [&](int rank) {
+      meet_at("127.0.0.1", port, secret.path());
+      if (rank == 2) {  // proves who it is, and never says where it listens
+        detail::TcpParty party;
+        party.rank = 2;
+        party.size = 3;
+        party.secret = *detail::configured_secret();
+        party.deadline = Deadline::after(20s);
+        const auto socket =
+            detail::connect_to(party, detail::resolve("127.0.0.1", static_cast<std::uint16_t>(port)), 0, -1);
+        while (silent) {
+          std::byte word{};
+          if (!detail::receive_exactly(socket, std::span(&word, 1), party.deadline)) break;
+        }
+        return;
+      }
+      try {
+        join<Tcp>(within(silent ? 1s : 20s));
+        FAIL_CHECK("the join succeeded");
+      } catch (const Error& error) {
+        const std::string what = error.what();
+        CAPTURE(what);
+        CHECK(error.kind() == (silent ? ErrorKind::timeout : ErrorKind::dead_peer));
+        CHECK(error.peer() == 2);
+        CHECK(contains(what, silent ? "rank 2 came, and did not do its part of the meeting within the deadline"
+                                    : "rank 2 gave the meeting up"));
+      }
+    });
+  }
+}
+
 TEST_CASE("nobody at rank 0's address is a timeout that says so") {
   const SecretFile secret("a secret of sufficient length");
   const int port = free_port();

@@ -192,6 +192,34 @@ inline TcpMeeting meet_on_host(TcpParty& party, const ConnectRequest& request) {
   return meeting;
 }
 
+/// What rank 0 says to each that came. Without `words` the table follows, else as many bytes of why there is none.
+struct TcpVerdict {
+  std::uint32_t words = 0;
+  std::int32_t peer = -1;  // to blame; -1: several, or none
+  std::int32_t timed_out = 0;
+};
+
+/// Rank 0 gives the meeting up, and everybody who came is told why.
+[[noreturn]] inline void call_off(const TcpParty& party, const std::vector<Descriptor>& guests, ErrorKind kind,
+                                  int peer, const std::string& reason) {
+  const TcpVerdict verdict{static_cast<std::uint32_t>(reason.size()), peer, kind == ErrorKind::timeout ? 1 : 0};
+  for (const Descriptor& guest : guests) {
+    if (!guest) continue;
+    const Deadline soon = Deadline::after(std::chrono::milliseconds(200));
+    send_short(guest, std::as_bytes(std::span(&verdict, 1)), soon) &&
+        send_short(guest, std::as_bytes(std::span(reason)), soon);
+  }
+  throw party.failure(kind, peer, reason);
+}
+/// The same for a rank with which no words could be changed, errno telling why.
+[[noreturn]] inline void call_off_for(int rank, const TcpParty& party, const std::vector<Descriptor>& guests) {
+  const bool timed_out = errno == ETIMEDOUT;
+  call_off(
+      party, guests, timed_out ? ErrorKind::timeout : ErrorKind::dead_peer, rank,
+      "rank " + std::to_string(rank) +
+          (timed_out ? " came, and did not do its part of the meeting within the deadline" : " gave the meeting up"));
+}
+
 /// Rank 0 listens at MASTER_ADDR; the others connect, say where they listen, and get the table.
 inline TcpMeeting meet_over_network(const TcpParty& party) {
   const auto host = environment("MASTER_ADDR");
@@ -211,17 +239,18 @@ inline TcpMeeting meet_over_network(const TcpParty& party) {
     card.address = local_address(meeting.listening);
     // Rank 0 has the same deadline and may come with the reason a moment after it.
     const Deadline patient = Deadline::after(party.deadline.remaining() + std::chrono::seconds(1));
-    std::uint32_t words = 0;
+    TcpVerdict verdict;
     if (!send_short(socket, std::as_bytes(std::span(&card, 1)), party.deadline) ||
-        !receive_exactly(socket, std::as_writable_bytes(std::span(&words, 1)), patient)) {
+        !receive_exactly(socket, std::as_writable_bytes(std::span(&verdict, 1)), patient)) {
       throw party.failure(errno == ETIMEDOUT ? ErrorKind::timeout : ErrorKind::dead_peer, 0,
                           errno == ETIMEDOUT ? "rank 0 did not tell within the deadline who the others are"
                                              : "rank 0 gave the meeting up");
     }
-    if (words != 0) {
-      std::string reason(std::min<std::size_t>(words, 4096), '\0');
+    if (verdict.words != 0) {
+      std::string reason(std::min<std::size_t>(verdict.words, 4096), '\0');
       receive_exactly(socket, std::as_writable_bytes(std::span(reason)), patient);
-      throw party.failure(ErrorKind::timeout, 0, reason);
+      throw party.failure(verdict.timed_out != 0 ? ErrorKind::timeout : ErrorKind::dead_peer,
+                          verdict.peer > 0 && verdict.peer < party.size ? verdict.peer : 0, reason);
     }
     if (!receive_exactly(socket, table, patient)) {
       throw party.failure(ErrorKind::dead_peer, 0, "rank 0 gave the meeting up");
@@ -256,9 +285,10 @@ inline TcpMeeting meet_over_network(const TcpParty& party) {
       TcpCard& theirs = meeting.cards[static_cast<std::size_t>(rank)];
       if (!guest) {
         absent += (absent.empty() ? "" : ", ") + std::to_string(rank);
-      } else if (all && (!receive_exactly(guest, std::as_writable_bytes(std::span(&theirs, 1)), party.deadline) ||
-                         !theirs.address.plausible())) {
-        throw party.failure(ErrorKind::dead_peer, rank, "rank " + std::to_string(rank) + " gave the meeting up");
+      } else if (all && !receive_exactly(guest, std::as_writable_bytes(std::span(&theirs, 1)), party.deadline)) {
+        call_off_for(rank, party, guests);
+      } else if (all && !theirs.address.plausible()) {
+        call_off(party, guests, ErrorKind::environment, rank, "rank " + std::to_string(rank) + " gave no address");
       }
     }
     if (!all) {
@@ -269,21 +299,14 @@ inline TcpMeeting meet_over_network(const TcpParty& party) {
                ? ", which only its own host reaches: set MASTER_ADDR=" + *host + " to an address that other hosts reach"
                : "") +
           (acceptor.refusals().empty() ? "" : "; " + acceptor.refusals());
-      const auto length = static_cast<std::uint32_t>(reason.size());
-      for (const Descriptor& guest : guests) {
-        if (!guest) continue;
-        const Deadline soon = Deadline::after(std::chrono::milliseconds(200));
-        send_short(guest, std::as_bytes(std::span(&length, 1)), soon) &&
-            send_short(guest, std::as_bytes(std::span(reason)), soon);
-      }
-      throw party.failure(ErrorKind::timeout, -1, reason);
+      call_off(party, guests, ErrorKind::timeout, -1, reason);
     }
     for (int rank = 1; rank < party.size; ++rank) {
-      const std::uint32_t no_words = 0;
+      const TcpVerdict none;
       const Descriptor& guest = guests[static_cast<std::size_t>(rank)];
-      if (!send_short(guest, std::as_bytes(std::span(&no_words, 1)), party.deadline) ||
+      if (!send_short(guest, std::as_bytes(std::span(&none, 1)), party.deadline) ||
           !send_short(guest, table, party.deadline)) {
-        throw party.failure(ErrorKind::dead_peer, rank, "rank " + std::to_string(rank) + " gave the meeting up");
+        call_off_for(rank, party, guests);
       }
     }
   }
