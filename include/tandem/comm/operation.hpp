@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "tandem/comm/fingerprint.hpp"
+#include "tandem/comm/poison.hpp"
 #include "tandem/core/call_site.hpp"
 #include "tandem/core/deadline.hpp"
 #include "tandem/core/error.hpp"
@@ -93,14 +94,16 @@ inline Error error_in(const Operation& operation, int rank, int size, ErrorKind 
               rank);
 }
 /// "tandem: barrier (train.cpp:9 (main)) on rank 0 of 2 cannot go on, since this communicator failed before: all_reduce
-/// (operation 3, train.cpp:5 (main)) on rank 0 of 2: ...". The Error's verb and peer are those of the first failure.
+/// (operation 3, train.cpp:5 (main)) on rank 0 of 2: ...", or "since the communicator it was split from failed before".
+/// The Error's verb and peer are those of the first failure.
 [[noreturn]] inline void refuse_poisoned(Verb verb, const CallSite& site, int rank, int size, const Error& cause) {
   std::string_view first = cause.what();
   constexpr std::string_view prefix = "tandem: ";
   if (first.starts_with(prefix)) first.remove_prefix(prefix.size());
   throw Error(ErrorKind::poisoned,
               std::string(prefix) + name_of(verb) + " (" + site.text() + ") on rank " + std::to_string(rank) + " of " +
-                  std::to_string(size) + " cannot go on, since this communicator failed before: " + std::string(first),
+                  std::to_string(size) + " cannot go on, since " +
+                  (first.starts_with(handed_down) ? "" : "this communicator failed before: ") + std::string(first),
               rank, cause.peer(), cause.verb());
 }
 [[noreturn]] inline void refuse_for_lack_of_room(Verb verb, int rank, std::uint64_t oldest) {

@@ -10,12 +10,18 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "tandem/core/error.hpp"
 
 namespace tandem {
+
+/// How a failure's words begin in what was split from the communicator that failed: those behind count ranks as that
+/// one does, while Error::rank() and peer() count as the own one.
+inline constexpr std::string_view handed_down = "the communicator it was split from failed before: ";
 
 class Poison {
  public:
@@ -39,7 +45,7 @@ class Poison {
     }
     for (const auto& child : below) {
       if (endpoint && std::ranges::find(child->members_, *endpoint) == child->members_.end()) continue;
-      child->set(Error(cause.kind(), cause.what(), child->rank_of(cause.rank(), members_),
+      child->set(Error(cause.kind(), words_below(cause), child->rank_of(cause.rank(), members_),
                        child->rank_of(cause.peer(), members_), cause.verb()),
                  endpoint);
     }
@@ -61,6 +67,14 @@ class Poison {
   }
 
  private:
+  static std::string words_below(const Error& cause) {
+    constexpr std::string_view prefix = "tandem: ";
+    std::string_view words = cause.what();
+    if (words.starts_with(prefix)) words.remove_prefix(prefix.size());
+    std::string below(prefix);
+    if (!words.starts_with(handed_down)) below += handed_down;
+    return below.append(words);
+  }
   /// The rank here of the process that is `rank` in a communicator of these members; -1 when it is not in here.
   int rank_of(int rank, const std::vector<int>& members) const {
     if (rank < 0 || static_cast<std::size_t>(rank) >= members.size()) return -1;

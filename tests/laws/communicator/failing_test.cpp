@@ -343,6 +343,7 @@ TEST_CASE("a failure reaches what was split off, with the guilty rank in that co
     REQUIRE(in_all);
     CHECK(in_all->kind() == ErrorKind::poisoned);
     CHECK(in_all->peer() == 0);  // world's rank 3
+    CHECK(says(*in_all, " of 4 cannot go on, since the communicator it was split from failed before: rank 3 does not"));
     if (world.rank() % 2 == 1) {
       const auto in_odd = error_of([&] { barrier(odd); });
       REQUIRE(in_odd);

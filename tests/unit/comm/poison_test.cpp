@@ -41,6 +41,10 @@ TEST_CASE("a dead rank poisons what contains it, anything else all that was spli
     CHECK(right->is_set());
     CHECK(grandchild->is_set());
     CHECK(left->is_set() == !one_to_blame);
+    // Whose numbers of ranks the words use is said once.
+    for (const auto& below : {right, grandchild}) {
+      CHECK(std::string(below->cause().what()) == "tandem: the communicator it was split from failed before: gone");
+    }
   }
 }
 
