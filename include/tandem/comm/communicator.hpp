@@ -56,6 +56,7 @@ class Communicator {
       detail::BlockPlace place;
     };
     protocol_->require_usable(Verb::split, site);
+    protocol_->require_room(Verb::split);  // before a block is taken for it
     const Ticket mine{color, key, protocol_->host().new_block()};
     const auto bytes = detail::exchange(*protocol_, Verb::split, std::as_bytes(std::span(&mine, 1)), options, site);
     std::vector<std::pair<Ticket, int>> group;

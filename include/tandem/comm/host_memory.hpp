@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -38,12 +39,21 @@ class HostMemory {
   const T& endpoint() const noexcept { return *endpoint_; }
   const std::shared_ptr<Arena>& arena() const noexcept { return arena_; }
 
-  /// A cleared flag block in the own window. The first one of every rank lies at the same offset.
+  /// How many flag blocks there is room for.
+  std::size_t most_blocks() const noexcept {
+    return endpoint_->control().size() / round_up(sizeof(detail::Block), line_pair_bytes);
+  }
+  /// A cleared flag block in the own window; Error(system) when there is no room for another. The first one of every
+  /// rank lies at the same offset.
   detail::BlockPlace new_block() {
     const std::lock_guard lock(mutex_);
     reclaim();
     const auto range = blocks_.take(sizeof(detail::Block), line_pair_bytes);
-    if (!range) throw Error(ErrorKind::system, "tandem: too many communicators at a time in this process");
+    if (!range) {
+      throw Error(ErrorKind::system, "tandem: there is room for " + std::to_string(most_blocks()) +
+                                         " communicators at a time in this process; let go of some of them, on all of "
+                                         "their ranks, before another is made");
+    }
     if (range->end > reserved_) {
       endpoint_->reserve({reserved_, range->end});
       reserved_ = range->end;

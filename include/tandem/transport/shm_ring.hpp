@@ -230,8 +230,8 @@ class ShmRing {
     std::size_t collective_ring, message_ring, total;
     Range control, heap;
   };
-  /// Enough for the flag blocks of two hundred communicators; virtual until used.
-  static constexpr std::size_t control_bytes = 32U << 20;
+  /// Enough for the flag blocks (155 KiB each) of four hundred communicators; virtual until used.
+  static constexpr std::size_t control_bytes = 64U << 20;
 
   ShmRing(int rank, int size, const Geometry& geometry) : rank_(rank), size_(size), geometry_(geometry) {
     layout_.collective_ring = round_up(detail::ring_footprint(geometry.collective_slot_bytes), page_bytes);

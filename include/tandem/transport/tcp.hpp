@@ -217,7 +217,8 @@ class Tcp {
   }
 
   static constexpr int channels = 2;
-  static constexpr std::size_t control_bytes = 32U << 20;
+  /// As ShmRing's, and virtual until used too.
+  static constexpr std::size_t control_bytes = 64U << 20;
 
   struct Peer {
     std::string about;

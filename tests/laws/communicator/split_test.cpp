@@ -6,11 +6,14 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
+#include "support/errors.hpp"
 #include "support/samples.hpp"
 #include "support/worlds.hpp"
 #include "tandem/collective/all_reduce.hpp"
+#include "tandem/collective/async.hpp"
 #include "tandem/collective/barrier.hpp"
 #include "tandem/collective/broadcast.hpp"
 
@@ -100,6 +103,46 @@ TEST_CASE("communicators can be made and dropped without end") {
       if (turn % 7 == 0) kept.emplace(std::move(part));  // outlives some of the later ones
     }
     barrier(world);
+  });
+}
+
+TEST_CASE("one communicator too many is an error that says how many there may be, and room comes back") {
+  on_threads(2, [](World& world) {
+    const std::size_t most = world.protocol().host().most_blocks();
+    CHECK(most > 400);
+    for (int turn = 0; turn < 2; ++turn) {
+      std::vector<World> kept;
+      while (kept.size() + 1 < most) kept.push_back(world.split(0, 0));
+      const auto error = error_of([&] { kept.push_back(world.split(0, 0)); });
+      REQUIRE(error);
+      CAPTURE(std::string(error->what()));
+      CHECK(error->kind() == ErrorKind::system);
+      CHECK(says(*error, "room for " + std::to_string(most) + " communicators at a time"));
+      CHECK(says(*error, "let go of some"));
+      barrier(kept.back());
+      kept.clear();
+      barrier(world);  // all ranks have let go
+      CHECK_FALSE(world.poisoned());
+    }
+  });
+}
+
+// Each refusal took a flag block for good.
+TEST_CASE("a split that is refused takes no room") {
+  on_threads(2, [](World& world) {
+    std::vector<float> data(32 * 64, 1.0F);
+    std::vector<Work> pending;
+    for (std::size_t i = 0; i < 32; ++i) {
+      pending.push_back(all_reduce_async(world, std::span(data).subspan(64 * i, 64), Sum{}));
+    }
+    for (std::size_t turn = 0; turn < world.protocol().host().most_blocks() + 1; ++turn) {
+      const auto error = error_of([&] { World part = world.split(0, 0); });
+      REQUIRE(error);
+      if (error->kind() != ErrorKind::argument) FAIL_CHECK("turn " << turn << ": " << std::string(error->what()));
+    }
+    for (auto& it : pending) it.wait();
+    World part = world.split(0, 0);
+    CHECK(part.size() == 2);
   });
 }
 
