@@ -67,9 +67,8 @@ constexpr std::uint64_t reduce_scatter(Path path, const Table& table, Range slic
   }
 }
 /// In bytes; `before` is the slice of the rank before this one. Staged, Direct, Fetch and Bounce: the others' slices
-/// loaded.
-/// Ring: every slice is sent on but that one, which has come round to its end. Pairwise: the own slice to every other
-/// rank.
+/// loaded. Ring: every slice is sent on but that one, which has come round to its end. Pairwise: the own slice to every
+/// other rank.
 constexpr std::uint64_t all_gather(Path path, std::uint64_t whole, std::uint64_t own, std::uint64_t before,
                                    int ranks) noexcept {
   switch (path) {

@@ -14,7 +14,7 @@
 #pragma once
 
 #include <concepts>
-#include <cstdlib>
+#include <cstdint>
 #include <string>
 
 #include "tandem/collective/algorithm.hpp"
@@ -44,19 +44,17 @@ Path path_for(const Protocol<T>& protocol, const Operation& operation, std::uint
                              protocol.buffers().all_readable(operation), pending);
 }
 
-/// Direct was forced, and some rank's buffers are not registered: the same answer on all ranks, nothing was moved.
+/// Direct was forced, and the buffers of some rank, at least one, are not registered: the same answer on all ranks,
+/// nothing was moved.
 template <class T>
 [[noreturn]] void refuse_unregistered(Protocol<T>& protocol, Operation& operation) {
-  for (int member = 0; member < protocol.size(); ++member) {
-    if (!protocol.buffers().is_registered(operation, member)) {
-      protocol.finish(operation, 0, 0);
-      refuse(operation.call.verb, protocol.rank(),
-             "Direct needs registered buffers on all ranks, and rank " + std::to_string(member) +
-                 "'s do not lie in its arena; allocate them from communicator.arena(), or do not force Direct",
-             operation.call.site);
-    }
-  }
-  std::abort();  // unreachable: called only when not all are registered
+  int member = 0;
+  while (member + 1 < protocol.size() && protocol.buffers().is_registered(operation, member)) ++member;
+  protocol.finish(operation, 0, 0);
+  refuse(operation.call.verb, protocol.rank(),
+         "Direct needs registered buffers on all ranks, and rank " + std::to_string(member) +
+             "'s do not lie in its arena; allocate them from communicator.arena(), or do not force Direct",
+         operation.call.site);
 }
 
 /// The way that path_of has chosen, or was told.
@@ -84,7 +82,7 @@ void carry_out(Protocol<T>& protocol, Operation& operation, const Steps& steps) 
       return protocol.finish(operation, steps.predicted(protocol, operation, path), moved);
     }
   }
-  if constexpr (T::has_windows && requires { steps.in_pieces(protocol, operation); }) {
+  if constexpr (T::has_windows && std::same_as<Algorithm, Auto> && requires { steps.in_pieces(protocol, operation); }) {
     if (path == Path::bounce) {
       const auto moved = steps.in_pieces(protocol, operation);
       return protocol.finish(operation, steps.predicted(protocol, operation, path), moved);
