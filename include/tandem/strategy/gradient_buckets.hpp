@@ -169,6 +169,7 @@ class GradientBuckets {
   /// From now on gradients go into the buckets; with `reduce`, full ones are averaged over the ranks, otherwise they
   /// are only added up.
   void begin(bool reduce) {
+    if constexpr (!Reduction::whole) adding_up_ = reduction_.adds_up();  // before a bucket gives the shards new ones
     if (!arrival_on_rank_0_.empty()) {
       const auto layouts = rebuilt_buckets(items_, std::exchange(arrival_on_rank_0_, {}), caps_);
       buckets_.lay_out(reduction_.arrange(layouts, Arrival::as_listed));
@@ -193,11 +194,7 @@ class GradientBuckets {
     if (!reducing_) return;
     if (next_ < buckets_.size()) complete();
     while (!under_way_.empty()) finish_oldest();
-    if (searches()) {
-      bool in_addition = false;
-      if constexpr (!Reduction::whole) in_addition = reduction_.adds_up();
-      use_.share(comm_, in_addition, backward_site);
-    }
+    if (searches()) use_.share(comm_, adding_up_, backward_site);
     for (std::size_t index = 0; index < parameters_.size(); ++index) settle(index);
     for (const Kept& kept : kept_) {
       if (!use_.anywhere(kept.index)) buckets_.view_of(kept.index).copy_(kept.value);
@@ -366,6 +363,7 @@ class GradientBuckets {
   std::uint64_t backward_ = 0;
   std::uint64_t reductions_ = 0;  // backwards that were reduced
   bool rebuilt_;                  // is the order known? The buckets themselves change in the next begin()
+  bool adding_up_ = false;        // did shards hold sums of this step when this backward began?
   bool reducing_ = false;
   bool active_ = false;
 };

@@ -197,6 +197,86 @@ TEST_CASE("shard_sums adds the averages of all micro-batches, to the bit") {
   });
 }
 
+TEST_CASE("C077, C081: shard_sums with parameters that are not always reached: no gradient is not a zero gradient") {
+  test::on_ranks(test::ranks(), [](int rank) {
+    torch::set_num_threads(1);
+    auto world = join<ShmRing>();
+    constexpr int steps = 3, micro_batches = 2;
+    const bool last = rank == test::ranks() - 1;
+    int step = 0, k = 0;
+    const Free model{{{"always", test::parameter(rank, {rows, columns})},
+                      {"never", test::parameter(rank, {rows, columns})},
+                      {"in step 0", test::parameter(rank, {rows, columns})},
+                      {"in micro-batch 1, by one rank", test::parameter(rank, {rows, columns})},
+                      {"in micro-batch 0, by one rank", test::parameter(rank, {columns})}},
+                     [&](const auto& p, const at::Tensor& x) {
+                       at::Tensor y = x * p[0];
+                       if (step == 0) y = y + x * x * p[2];
+                       if (k == 1 && last) y = y + x * p[3].exp();
+                       if (k == 0 && last) y = y + x * p[4];
+                       return y;
+                     }};
+    const auto copy_of = [&] {
+      Free copy = model;
+      for (auto& [name, value] : copy.parameters) value = value.detach().clone().set_requires_grad(true);
+      return copy;
+    };
+    // What an optimizer does to a gradient of zeros shows at once.
+    const Recipe decaying = [](const std::vector<OwnedParameter>& owned) {
+      return any(torch::optim::AdamW(values_of(owned), torch::optim::AdamWOptions(0.1).weight_decay(0.5)));
+    };
+    const auto loss = [&](auto& trainer) {
+      return trainer.forward(input_of(rank, step * micro_batches + k, {rows, columns})).mean() / micro_batches;
+    };
+
+    // By hand: every micro-batch averaged on its own; what no rank reached has no average.
+    FreeTrainer<Ddp<>> plain{world, copy_of(), mean_loss, decaying, {.unused = unused_parameters::find}};
+    std::vector<std::vector<at::Tensor>> expected;
+    for (step = 0; step < steps; ++step) {
+      const auto parameters = weights(plain.model());
+      std::vector<at::Tensor> sums(parameters.size());
+      for (k = 0; k < micro_batches; ++k) {
+        plain.backward(loss(plain));
+        for (std::size_t i = 0; i < sums.size(); ++i) {
+          at::Tensor& average = parameters[i].mutable_grad();
+          if (average.defined()) sums[i] = sums[i].defined() ? sums[i] + average : average.clone();
+          average.reset();
+        }
+      }
+      for (std::size_t i = 0; i < sums.size(); ++i) parameters[i].mutable_grad() = sums[i];
+      plain.update();
+      expected.push_back(values(plain.model()));
+    }
+
+    const auto check = [&]<class Strategy>(Strategy) {
+      FreeTrainer<Strategy> trainer{world,
+                                    copy_of(),
+                                    mean_loss,
+                                    decaying,
+                                    {.unused = unused_parameters::find, .accumulate = accumulation::shard_sums}};
+      auto before = values(trainer.model());
+      for (step = 0; step < steps; ++step) {
+        k = 0;
+        {
+          const auto scope = trainer.accumulate();
+          trainer.backward(loss(trainer));
+        }
+        k = 1;
+        trainer.backward(loss(trainer));
+        trainer.update();
+        const auto after = values(trainer.model());
+        CAPTURE(step);
+        CHECK(differing(after[1], before[1]) == 0);
+        CHECK((differing(after[2], before[2]) == 0) == (step > 0));
+        CHECK(differing(after, expected[static_cast<std::size_t>(step)]) == 0);
+        before = after;
+      }
+    };
+    check(Zero<2>{});
+    check(Zero<3>{});
+  });
+}
+
 TEST_CASE("a gradient hook sees each average under its parameter's name, and may change it") {
   each_strategy([]<class Strategy>(Strategy, auto& world, int) {
     std::vector<std::string> names;
