@@ -41,14 +41,17 @@ using WarmUpCosine = WarmUp<detail::HalfCosine>;
 /// In a straight line.
 using WarmUpLinear = WarmUp<detail::StraightLine>;
 
-/// `start`, times `factor` after every `every` steps: torch.optim.lr_scheduler.StepLR.
+/// `start`, times `factor` after every `every` steps: torch.optim.lr_scheduler.StepLR, to the bit, since every rate is
+/// the last one times `factor`. Takes step / every multiplications.
 struct StepDecay {
   double start = 1e-3;
   std::int64_t every = 1;
   double factor = 0.1;
 
   double at(std::int64_t step) const noexcept {
-    return start * std::pow(factor, static_cast<double>(step / std::max<std::int64_t>(1, every)));
+    double rate = start;
+    for (std::int64_t falls = step / std::max<std::int64_t>(1, every); falls > 0; --falls) rate *= factor;
+    return rate;
   }
 };
 

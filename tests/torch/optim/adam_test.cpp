@@ -184,4 +184,12 @@ TEST_CASE("learning rates") {
   CHECK(decay.at(2) == 0.8);
   CHECK(decay.at(3) == 0.4);
   CHECK(decay.at(6) == 0.2);
+  // As StepLR, which multiplies the last rate: 0.001 * pow(0.1, 2) has other bits.
+  const StepDecay tenths{.start = 1e-3, .every = 2, .factor = 0.1};
+  double expected = 1e-3;
+  for (int step = 0; step < 20; step += 2, expected *= 0.1) {
+    CHECK(tenths.at(step) == expected);
+    CHECK(tenths.at(step + 1) == expected);
+  }
+  CHECK(StepDecay{}.at(2) != 1e-3 * std::pow(0.1, 2));
 }
