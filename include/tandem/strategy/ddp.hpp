@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tandem/comm/communicator.hpp"
+#include "tandem/core/dtype.hpp"
 #include "tandem/core/error.hpp"
 #include "tandem/strategy/all_reduce_gradients.hpp"
 #include "tandem/strategy/clip.hpp"
@@ -103,6 +104,7 @@ class DdpEngine {
 template <int Degree = 0, class Compression = compress::none>
 struct Ddp {
   static constexpr int degree = Degree;
+  static constexpr Dtype wire = Compression::dtype;  // in which gradients travel; opaque: each in its own
   static constexpr const char* name = "Ddp";
   static constexpr const char* reference = "torch.nn.parallel.DistributedDataParallel over gloo (torch 2.11)";
 

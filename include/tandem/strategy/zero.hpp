@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tandem/comm/communicator.hpp"
+#include "tandem/core/dtype.hpp"
 #include "tandem/core/error.hpp"
 #include "tandem/strategy/clip.hpp"
 #include "tandem/strategy/compression.hpp"
@@ -148,6 +149,7 @@ struct Zero {
       "tandem: reference::fsdp2 shards everything and compresses nothing; use it as Zero<3, reference::fsdp2>");
   static constexpr int degree = detail::policy_of<detail::PolicyKind::degree, tandem::degree<0>, Policies...>::value;
   static constexpr int level = Level;
+  static constexpr Dtype wire = Compression::dtype;  // in which gradients travel; opaque: each in its own
   /// Level 3 is there only where ranks map each other's memory, or where the model is cut; by rows, where it is cut.
   static constexpr bool needs_windows_or_units = Level == 3 && !by_rows;
   static constexpr bool needs_units = by_rows;

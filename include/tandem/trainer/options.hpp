@@ -20,8 +20,8 @@ enum class non_finite : std::uint8_t {
          ///< update
 };
 
-/// The same on all ranks, intra_op_threads excepted: that one is compared after it was applied. gradient_hook cannot be
-/// compared.
+/// The same on all ranks, intra_op_threads excepted: that one is compared after it was applied. Of gradient_hook, only
+/// whether it is set is compared.
 struct TrainerOptions {
   /// Gradients are scaled before each update so that their common norm is at most this.
   std::optional<double> clip_norm{};

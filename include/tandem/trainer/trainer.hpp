@@ -179,7 +179,7 @@ class Trainer {
     detail::settle_threads(replicas, options_.intra_op_threads);
     auto parameters = detail::parameters_of(*model_);
     const auto buffers = detail::buffers_of(*model_);
-    detail::check_start(replicas, parameters, buffers, detail::option_facts(Strategy::name, options_));
+    detail::check_start(replicas, parameters, buffers, detail::option_facts<Strategy>(options_));
     detail::copy_from_rank(replicas, 0, parameters);
     detail::copy_from_rank(replicas, 0, buffers);
     for (const NamedParameter& parameter : parameters) {

@@ -302,10 +302,30 @@ TEST_CASE("the first difference between ranks is named on all of them, with both
           "tandem: the number of intra-op threads is 1 on rank 0 and 2" + on_odd +
               "; results would differ in bits; set both alike on all ranks (ATEN_CPU_CAPABILITY, at::set_num_threads)");
   });
+  const auto with_options = [&](const tandem::TrainerOptions& usual, const tandem::TrainerOptions& other,
+                                const std::string& difference) {
+    tandem::test::on_ranks(ranks, [&](int rank) {
+      CHECK(refusal([&](auto& world) {
+              Trainer{world, NetImpl(), squared, sgd, rank == odd ? other : usual};
+            }) == "tandem: TrainerOptions::" + difference + on_odd + "; construct the Trainer alike on all ranks");
+    });
+  };
+  with_options({.clip_norm = 1.0}, {.clip_norm = 2.0}, "clip_norm is 1 on rank 0 and 2");
+  with_options({.clip_norm = 1.0 / (1 << 24)}, {.clip_norm = 0.5 / (1 << 24)},
+               "clip_norm is 5.9604644775390625e-08 on rank 0 and 2.9802322387695312e-08");
+  with_options({.clip_value = 1.0}, {.clip_value = 1.0 + 1.0 / (1 << 24)},
+               "clip_value is 1 on rank 0 and 1.0000000596046448");
+  with_options({.trim_after_update = true}, {.trim_after_update = false}, "trim_after_update is on on rank 0 and off");
+  with_options({}, {.gradient_hook = [](const std::string&, at::Tensor&) {}},
+               "gradient_hook is unset on rank 0 and set");
   tandem::test::on_ranks(ranks, [&](int rank) {
+    using Halved = tandem::Trainer<NetImpl, tandem::Ddp<0, tandem::compress::bf16>, tandem::ShmRing>;
     CHECK(refusal([&](auto& world) {
-            Trainer{world, NetImpl(), squared, sgd, {.clip_norm = rank == odd ? 2.0 : 1.0}};
-          }) == "tandem: TrainerOptions::clip_norm is 1.000000 on rank 0 and 2.000000" + on_odd +
+            if (rank == odd)
+              Halved{world, NetImpl(), squared, sgd};
+            else
+              Trainer{world, NetImpl(), squared, sgd};
+          }) == "tandem: the strategy's compression is none on rank 0 and bfloat16" + on_odd +
                     "; construct the Trainer alike on all ranks");
   });
   tandem::test::on_ranks(ranks, [&](int rank) {
