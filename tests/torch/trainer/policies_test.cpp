@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/free_model.hpp"
@@ -58,6 +59,11 @@ std::vector<at::Tensor> trained(Communicator<ShmRing>& world, const TrainerOptio
 template <class Strategy>
 std::vector<at::Tensor> trained(Communicator<ShmRing>& world, const TrainerOptions& options, int steps) {
   return trained<Strategy>(world, options, steps, [](int, const at::Tensor& x) { return x; });
+}
+
+template <class Optimizer, class Options>
+Recipe recipe_of(Options options) {
+  return [options](const std::vector<OwnedParameter>& owned) { return any(Optimizer(values_of(owned), options)); };
 }
 
 }  // namespace
@@ -428,5 +434,36 @@ TEST_CASE("C084: groups by whole shape keep decay off what has one dimension, sh
       return values(trainer.model());
     };
     CHECK(differing(run(Strategy{}), run(Ddp<>{})) == 0);
+  });
+}
+
+TEST_CASE("optimizers that treat elements alike give shards the bits of the whole") {
+  using torch::optim::Adagrad, torch::optim::AdagradOptions, torch::optim::RMSprop, torch::optim::RMSpropOptions;
+  const std::vector<std::pair<std::string, Recipe>> recipes{
+      {"SGD, momentum", momentum_sgd()},
+      {"Adagrad", recipe_of<Adagrad>(AdagradOptions(0.1).lr_decay(0.1).weight_decay(0.1))},
+      {"RMSprop", recipe_of<RMSprop>(RMSpropOptions(0.1).alpha(0.9).weight_decay(0.1))},
+      {"RMSprop, momentum", recipe_of<RMSprop>(RMSpropOptions(0.1).momentum(0.9))}};
+  each_strategy([&]<class Strategy>(Strategy, auto& world, int rank) {
+    for (const auto& each : recipes) {
+      const std::string& optimizer = each.first;
+      const Recipe& recipe = each.second;
+      CAPTURE(optimizer);
+      // Its buckets say how averages are added up.
+      FreeTrainer<Ddp<>> packed{world, scaled(rank), mean_loss, momentum_sgd()};
+      OneProcess reference(scaled(0), recipe);
+      FreeTrainer<Strategy> trainer{world, scaled(rank), mean_loss, recipe};
+      for (int step = 0; step < 4; ++step) {
+        const auto input = [&](int of) { return input_of(of, step, {rows, columns}); };
+        packed.step(input(rank), input(rank));
+        reference.set(averaged(layouts_of(packed), reference.gradients_of(world.size(), [&](const Free& it, int other) {
+          mean_loss(it.forward(input(other)), {}).backward();
+        })));
+        reference.update();
+        trainer.step(input(rank), input(rank));
+        CAPTURE(step);
+        CHECK(differing(values(trainer.model()), reference.weights()) == 0);
+      }
+    }
   });
 }
