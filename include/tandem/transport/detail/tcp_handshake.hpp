@@ -67,7 +67,7 @@ struct TcpWelcome {
   std::array<char, 8> mark;
 };
 inline constexpr std::array<char, 8> tcp_mark{'t', 'a', 'n', 'd', 'e', 'm', 'T', '1'};
-inline constexpr std::uint32_t tcp_version = 2;
+inline constexpr std::uint32_t tcp_version = 3;
 
 inline std::array<std::uint8_t, 32> fresh_nonce() {
   std::array<std::uint8_t, 32> nonce{};
