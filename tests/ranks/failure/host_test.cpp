@@ -311,7 +311,7 @@ TEST_CASE("a rank that forbids reading after it has joined is named on all ranks
 // A memfd beyond that limit would be answered with SIGXFSZ.
 TEST_CASE("a limit of file sizes is an error that names it, not a signal") {
   on_ranks(2, [](int) {
-    const rlimit limit{64 << 20, 64 << 20};
+    const rlimit limit{128 << 20, 128 << 20};
     REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
     const std::string what = refused_arena(std::size_t{1} << 30, ErrorKind::environment);
     CAPTURE(what);
