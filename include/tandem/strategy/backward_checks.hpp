@@ -35,12 +35,17 @@ inline void require_first(bool first, const std::string& name, int rank) {
       "parameter \"" + name + "\" received a gradient twice in one backward; call Trainer::backward once per graph",
       rank);
 }
-/// Names the first five of the parameters of which no gradient came.
-[[noreturn]] inline void refuse_unused(const std::vector<std::string>& unused, const std::string& remedy, int rank) {
+/// Names the first five of the parameters of which no gradient came. `unused` are their places in `parameters`, all
+/// that are trained, counted from 0 as PyTorch counts them.
+[[noreturn]] inline void refuse_unused(const std::vector<std::size_t>& unused,
+                                       const std::vector<NamedParameter>& parameters, const std::string& remedy,
+                                       int rank) {
+  const std::string total = std::to_string(parameters.size());
   std::string names;
-  for (std::size_t i = 0; i < unused.size() && i < 5; ++i) names += (i == 0 ? "\"" : ", \"") + unused[i] + "\"";
-  if (unused.size() > 5) names += " and " + std::to_string(unused.size() - 5) + " more";
-  refuse_backward("no gradient came for " + names + " on rank " + std::to_string(rank) + "; " + remedy, rank);
+  for (std::size_t i = 0; i < unused.size() && i < 5; ++i)
+    names += "parameter " + std::to_string(unused[i]) + " of " + total + ", \"" + parameters[unused[i]].name + "\", ";
+  if (unused.size() > 5) names += "and " + std::to_string(unused.size() - 5) + " more ";
+  refuse_backward(names + "got no gradient on rank " + std::to_string(rank) + "; " + remedy, rank);
 }
 
 }  // namespace tandem::detail

@@ -320,12 +320,12 @@ class GradientBuckets {
   }
 
   [[noreturn]] void refuse_unused() {
-    std::vector<std::string> unused;
+    std::vector<std::size_t> unused;
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
-      if (slots_[index].ready != backward_) unused.push_back(parameters_[index].name);
+      if (slots_[index].ready != backward_) unused.push_back(index);
     }
     detail::refuse_unused(
-        unused,
+        unused, parameters_,
         graph_ == Graph::fixed
             ? "with static_graph every step must reach the parameters that the first reached, so use "
               "unused_parameters::find"

@@ -176,12 +176,12 @@ class UnitGradients {
     active_ = false;
     if (!reducing_) return;
     reduce_complete();
-    std::vector<std::string> unused;
+    std::vector<std::size_t> unused;
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
-      if (seen_[index] != backward_) unused.push_back(parameters_[index].name);
+      if (seen_[index] != backward_) unused.push_back(index);
     }
     if (!unused.empty()) {
-      detail::refuse_unused(unused,
+      detail::refuse_unused(unused, parameters_,
                             "use every parameter in the loss, or freeze it with requires_grad_(false) on all ranks",
                             comm_.rank());
     }
