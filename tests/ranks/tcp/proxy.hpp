@@ -171,7 +171,7 @@ class Proxy {
   /// on.
   std::size_t readdress(Link& link) {
     auto& half = link.half(Way::from_host);
-    constexpr std::uint64_t table = handshake_bytes(Way::from_host) + sizeof(std::uint32_t);  // after "no words"
+    constexpr std::uint64_t table = handshake_bytes(Way::from_host) + sizeof(detail::TcpVerdict);
     if (half.passed + half.held.size() < table + sizeof(detail::TcpCard)) {
       return static_cast<std::size_t>(std::min<std::uint64_t>(half.held.size(), table - half.passed));
     }
