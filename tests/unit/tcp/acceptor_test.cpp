@@ -262,7 +262,7 @@ TEST_CASE("who cannot be taken for want of descriptors is told of") {
     const FewDescriptors none(0);
     CHECK_FALSE(acceptor.run([](const Descriptor&, const TcpPurpose&) { return true; }));
   }
-  CHECK(acceptor.refusals() == "connections could not be taken (Too many open files)");
+  CHECK(acceptor.refusals() == "connections could not be taken: no descriptor is free in this process");
 }
 
 TEST_CASE("the last descriptor is not left to a silent stranger") {

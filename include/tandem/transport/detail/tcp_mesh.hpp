@@ -219,7 +219,8 @@ class TcpAcceptor {
         const int code = errno;
         // The system asks for a descriptor before it looks whether there is anybody.
         if (!await_socket(listening_, POLLIN, Deadline::after(std::chrono::nanoseconds(0)))) return;
-        refusals_ = "connections could not be taken (" + std::generic_category().message(code) + ")";
+        refusals_ = std::string("connections could not be taken: no descriptor is free in this ") +
+                    (code == EMFILE ? "process" : "system");
         // It stays at the door, which would be looked at again at once.
         if (guests_.empty()) {
           ::poll(nullptr, 0, 20);
