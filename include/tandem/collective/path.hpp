@@ -78,12 +78,13 @@ constexpr bool streams(Verb verb, const Circumstances& it) noexcept {
   }
 }
 
+constexpr bool gathers_to_all(Verb verb) noexcept { return verb == Verb::all_gather || verb == Verb::all_gather_v; }
+
 /// Of what is in no window and goes to all others: is it copied once into memory that all map, piece by piece? (Pieces
 /// are counted in the order in which ranks come to them, which a pending operation does not keep.) Between two ranks
 /// that give as much as they get, copying in and out is one copy more than fetching.
 constexpr bool bounces(Verb verb, const Circumstances& it) noexcept {
-  const bool gathers_to_all = verb == Verb::all_gather || verb == Verb::all_gather_v;
-  return it.windows && !it.pending && (verb == Verb::broadcast || (gathers_to_all && it.ranks > 2));
+  return it.windows && !it.pending && (verb == Verb::broadcast || (gathers_to_all(verb) && it.ranks > 2));
 }
 
 constexpr Path path_of(Verb verb, const Circumstances& it) noexcept {
@@ -126,12 +127,11 @@ constexpr Path path_of(Verb verb, const Circumstances& it) noexcept {
   // A pending all-reduce does not: it fetches twice, and only who waits does that.
   const bool may_fetch = it.readable && verb != Verb::reduce && !(it.pending && reduces_to_all);
   if (may_fetch && !streams(verb, it)) return Path::fetch;
-  const bool gathers_to_all = verb == Verb::all_gather || verb == Verb::all_gather_v;
-  if (!reduces_to_all && !gathers_to_all && verb != Verb::broadcast) return Path::pairwise;
+  if (!reduces_to_all && !gathers_to_all(verb) && verb != Verb::broadcast) return Path::pairwise;
   // Two ranks send each other as much in one hop as in the two of a ring.
   if (it.windows && reduces_to_all) return it.ranks == 2 ? Path::naive : Path::pairwise;
   if (it.windows && verb == Verb::broadcast) return Path::ring;
-  if (!gathers_to_all && it.staged_bytes <= naive_bytes / static_cast<unsigned>(it.ranks - 1)) return Path::naive;
+  if (!gathers_to_all(verb) && it.staged_bytes <= naive_bytes / static_cast<unsigned>(it.ranks - 1)) return Path::naive;
   if (verb != Verb::broadcast && it.ranks > 2 && it.staged_bytes <= pairwise_bytes) return Path::pairwise;
   return Path::ring;
 }

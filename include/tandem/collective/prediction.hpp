@@ -3,6 +3,7 @@
 // what was counted. Knows sizes and ways, no data.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
@@ -59,7 +60,9 @@ constexpr std::uint64_t reduce_scatter(Path path, const Table& table, Range slic
     case Path::fetch:
       return element_bytes * slice.size() * static_cast<std::uint64_t>(table.ranks() - 1);
     case Path::ring:
-      return element_bytes * (table.count() - intersect(original_of(table).chunk(rank), slice).size());
+      if constexpr (std::same_as<Table, ChunkTable>)  // which alone goes round a ring
+        return element_bytes * (table.count() - intersect(table.chunk(rank), slice).size());
+      return 0;
     case Path::pairwise:
       return element_bytes * (table.count() - slice.size());
     default:

@@ -40,9 +40,7 @@ class HostMemory {
   const std::shared_ptr<Arena>& arena() const noexcept { return arena_; }
 
   /// How many flag blocks there is room for.
-  std::size_t most_blocks() const noexcept {
-    return endpoint_->control().size() / round_up(sizeof(detail::Block), line_pair_bytes);
-  }
+  std::size_t most_blocks() const noexcept { return endpoint_->control().size() / sizeof(detail::Block); }
   /// A cleared flag block in the own window; Error(system) when there is no room for another. The first one of every
   /// rank lies at the same offset.
   detail::BlockPlace new_block() {

@@ -97,12 +97,10 @@ inline Error error_in(const Operation& operation, int rank, int size, ErrorKind 
 /// (operation 3, train.cpp:5 (main)) on rank 0 of 2: ...", or "since the communicator it was split from failed before".
 /// The Error's verb and peer are those of the first failure.
 [[noreturn]] inline void refuse_poisoned(Verb verb, const CallSite& site, int rank, int size, const Error& cause) {
-  std::string_view first = cause.what();
-  constexpr std::string_view prefix = "tandem: ";
-  if (first.starts_with(prefix)) first.remove_prefix(prefix.size());
+  const std::string_view first = words_of(cause);
   throw Error(ErrorKind::poisoned,
-              std::string(prefix) + name_of(verb) + " (" + site.text() + ") on rank " + std::to_string(rank) + " of " +
-                  std::to_string(size) + " cannot go on, since " +
+              std::string("tandem: ") + name_of(verb) + " (" + site.text() + ") on rank " + std::to_string(rank) +
+                  " of " + std::to_string(size) + " cannot go on, since " +
                   (first.starts_with(handed_down) ? "" : "this communicator failed before: ") + std::string(first),
               rank, cause.peer(), cause.verb());
 }

@@ -68,12 +68,8 @@ class Poison {
 
  private:
   static std::string words_below(const Error& cause) {
-    constexpr std::string_view prefix = "tandem: ";
-    std::string_view words = cause.what();
-    if (words.starts_with(prefix)) words.remove_prefix(prefix.size());
-    std::string below(prefix);
-    if (!words.starts_with(handed_down)) below += handed_down;
-    return below.append(words);
+    const std::string_view words = detail::words_of(cause);
+    return std::string("tandem: ").append(words.starts_with(handed_down) ? "" : handed_down).append(words);
   }
   /// The rank here of the process that is `rank` in a communicator of these members; -1 when it is not in here.
   int rank_of(int rank, const std::vector<int>& members) const {

@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace tandem {
@@ -40,5 +41,14 @@ class Error : public std::runtime_error {
   int peer_;
   std::string verb_;
 };
+
+namespace detail {
+/// An Error's words as they can follow others: without the name that every message begins with.
+inline std::string_view words_of(const Error& error) noexcept {
+  constexpr std::string_view name = "tandem: ";
+  const std::string_view words = error.what();
+  return words.starts_with(name) ? words.substr(name.size()) : words;
+}
+}  // namespace detail
 
 }  // namespace tandem

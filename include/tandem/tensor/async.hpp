@@ -37,13 +37,11 @@ Work all_reduce_async(Communicator<T>& comm, const at::Tensor& tensor, Op op, Ca
 template <class Order = GlooRing, class T, class Op>
 Work all_reduce_async(Communicator<T>& comm, const at::Tensor& in, const at::Tensor& out, Op op,
                       CallOptions options = {}, CallSite site = CallSite::here()) {
-  const TensorView from = view_of(in, "all_reduce", "the input", reduction_name<Op>());
-  const TensorView to = writable_view_of(out, "all_reduce", "the output", reduction_name<Op>());
-  detail::check_same_dtype(from, to, "all_reduce");
+  const detail::InOut views = detail::in_and_out(in, out, "all_reduce", reduction_name<Op>());
   Work work;
-  detail::visit_reducible<Op>(from.dtype, "all_reduce", [&](auto element) {
+  detail::visit_reducible<Op>(views.from.dtype, "all_reduce", [&](auto element) {
     using E = decltype(element);
-    work = detail::begin_all_reduce<Order, T, E>(comm, from.as<E>(), to.as<E>(), op, options, site,
+    work = detail::begin_all_reduce<Order, T, E>(comm, views.from.as<E>(), views.to.as<E>(), op, options, site,
                                                  std::vector<at::Tensor>{in, out});
   });
   return work;
@@ -53,13 +51,11 @@ Work all_reduce_async(Communicator<T>& comm, const at::Tensor& in, const at::Ten
 template <class Order = GlooRing, class T, class Op>
 Work reduce_scatter_async(Communicator<T>& comm, const at::Tensor& in, const at::Tensor& out, Op op,
                           CallOptions options = {}, CallSite site = CallSite::here()) {
-  const TensorView from = view_of(in, "reduce_scatter", "the input", reduction_name<Op>());
-  const TensorView to = writable_view_of(out, "reduce_scatter", "the output", reduction_name<Op>());
-  detail::check_same_dtype(from, to, "reduce_scatter");
+  const detail::InOut views = detail::in_and_out(in, out, "reduce_scatter", reduction_name<Op>());
   Work work;
-  detail::visit_reducible<Op>(from.dtype, "reduce_scatter", [&](auto element) {
+  detail::visit_reducible<Op>(views.from.dtype, "reduce_scatter", [&](auto element) {
     using E = decltype(element);
-    work = detail::begin_reduce_scatter<Order, T, E>(comm, from.as<E>(), to.as<E>(), op, options, site,
+    work = detail::begin_reduce_scatter<Order, T, E>(comm, views.from.as<E>(), views.to.as<E>(), op, options, site,
                                                      std::vector<at::Tensor>{in, out});
   });
   return work;
@@ -69,14 +65,12 @@ Work reduce_scatter_async(Communicator<T>& comm, const at::Tensor& in, const at:
 template <class T>
 Work all_gather_async(Communicator<T>& comm, const at::Tensor& in, const at::Tensor& out, CallOptions options = {},
                       CallSite site = CallSite::here()) {
-  const TensorView from = view_of(in, "all_gather", "the input");
-  const TensorView to = writable_view_of(out, "all_gather", "the output");
-  detail::check_same_dtype(from, to, "all_gather");
+  const detail::InOut views = detail::in_and_out(in, out, "all_gather");
   Work work;
-  visit_dtype(from.dtype, [&](auto element) {
+  visit_dtype(views.from.dtype, [&](auto element) {
     using E = decltype(element);
-    work =
-        detail::begin_all_gather<T, E>(comm, from.as<E>(), to.as<E>(), options, site, std::vector<at::Tensor>{in, out});
+    work = detail::begin_all_gather<T, E>(comm, views.from.as<E>(), views.to.as<E>(), options, site,
+                                          std::vector<at::Tensor>{in, out});
   });
   return work;
 }

@@ -36,12 +36,10 @@ void all_reduce(Communicator<T>& comm, const at::Tensor& tensor, Op op, CallOpti
 template <class Algorithm = Auto, class Order = GlooRing, class T, class Op>
 void all_reduce(Communicator<T>& comm, const at::Tensor& in, const at::Tensor& out, Op op, CallOptions options = {},
                 CallSite site = CallSite::here()) {
-  const TensorView from = view_of(in, "all_reduce", "the input", reduction_name<Op>());
-  const TensorView to = writable_view_of(out, "all_reduce", "the output", reduction_name<Op>());
-  detail::check_same_dtype(from, to, "all_reduce");
-  detail::visit_reducible<Op>(from.dtype, "all_reduce", [&](auto element) {
+  const detail::InOut views = detail::in_and_out(in, out, "all_reduce", reduction_name<Op>());
+  detail::visit_reducible<Op>(views.from.dtype, "all_reduce", [&](auto element) {
     using E = decltype(element);
-    tandem::all_reduce<Algorithm, Order>(comm, from.as<E>(), to.as<E>(), op, options, site);
+    tandem::all_reduce<Algorithm, Order>(comm, views.from.as<E>(), views.to.as<E>(), op, options, site);
   });
 }
 
@@ -70,12 +68,10 @@ void reduce(Communicator<T>& comm, const at::Tensor& tensor, Op op, int root, Ca
 template <class Algorithm = Auto, class Order = GlooRing, class T, class Op>
 void reduce_scatter(Communicator<T>& comm, const at::Tensor& in, const at::Tensor& out, Op op, CallOptions options = {},
                     CallSite site = CallSite::here()) {
-  const TensorView from = view_of(in, "reduce_scatter", "the input", reduction_name<Op>());
-  const TensorView to = writable_view_of(out, "reduce_scatter", "the output", reduction_name<Op>());
-  detail::check_same_dtype(from, to, "reduce_scatter");
-  detail::visit_reducible<Op>(from.dtype, "reduce_scatter", [&](auto element) {
+  const detail::InOut views = detail::in_and_out(in, out, "reduce_scatter", reduction_name<Op>());
+  detail::visit_reducible<Op>(views.from.dtype, "reduce_scatter", [&](auto element) {
     using E = decltype(element);
-    tandem::reduce_scatter<Algorithm, Order>(comm, from.as<E>(), to.as<E>(), op, options, site);
+    tandem::reduce_scatter<Algorithm, Order>(comm, views.from.as<E>(), views.to.as<E>(), op, options, site);
   });
 }
 
@@ -84,12 +80,10 @@ template <class Order = GlooRing, class T, class Op>
 void reduce_scatter_v(Communicator<T>& comm, const at::Tensor& in, const at::Tensor& out,
                       std::span<const std::size_t> counts, Op op, CallOptions options = {},
                       CallSite site = CallSite::here()) {
-  const TensorView from = view_of(in, "reduce_scatter_v", "the input", reduction_name<Op>());
-  const TensorView to = writable_view_of(out, "reduce_scatter_v", "the output", reduction_name<Op>());
-  detail::check_same_dtype(from, to, "reduce_scatter_v");
-  detail::visit_reducible<Op>(from.dtype, "reduce_scatter_v", [&](auto element) {
+  const detail::InOut views = detail::in_and_out(in, out, "reduce_scatter_v", reduction_name<Op>());
+  detail::visit_reducible<Op>(views.from.dtype, "reduce_scatter_v", [&](auto element) {
     using E = decltype(element);
-    tandem::reduce_scatter_v<Order>(comm, from.as<E>(), to.as<E>(), counts, op, options, site);
+    tandem::reduce_scatter_v<Order>(comm, views.from.as<E>(), views.to.as<E>(), counts, op, options, site);
   });
 }
 

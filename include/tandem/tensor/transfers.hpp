@@ -35,12 +35,10 @@ void broadcast(Communicator<T>& comm, const at::Tensor& tensor, int root, CallOp
 template <class Algorithm = Auto, class T>
 void all_gather(Communicator<T>& comm, const at::Tensor& in, const at::Tensor& out, CallOptions options = {},
                 CallSite site = CallSite::here()) {
-  const TensorView from = view_of(in, "all_gather", "the input");
-  const TensorView to = writable_view_of(out, "all_gather", "the output");
-  detail::check_same_dtype(from, to, "all_gather");
-  visit_dtype(from.dtype, [&](auto element) {
+  const detail::InOut views = detail::in_and_out(in, out, "all_gather");
+  visit_dtype(views.from.dtype, [&](auto element) {
     using E = decltype(element);
-    tandem::all_gather<Algorithm>(comm, from.as<E>(), to.as<E>(), options, site);
+    tandem::all_gather<Algorithm>(comm, views.from.as<E>(), views.to.as<E>(), options, site);
   });
 }
 
@@ -48,12 +46,10 @@ void all_gather(Communicator<T>& comm, const at::Tensor& in, const at::Tensor& o
 template <class T>
 void all_gather_v(Communicator<T>& comm, const at::Tensor& in, const at::Tensor& out,
                   std::span<const std::size_t> counts, CallOptions options = {}, CallSite site = CallSite::here()) {
-  const TensorView from = view_of(in, "all_gather_v", "the input");
-  const TensorView to = writable_view_of(out, "all_gather_v", "the output");
-  detail::check_same_dtype(from, to, "all_gather_v");
-  visit_dtype(from.dtype, [&](auto element) {
+  const detail::InOut views = detail::in_and_out(in, out, "all_gather_v");
+  visit_dtype(views.from.dtype, [&](auto element) {
     using E = decltype(element);
-    tandem::all_gather_v(comm, from.as<E>(), to.as<E>(), counts, options, site);
+    tandem::all_gather_v(comm, views.from.as<E>(), views.to.as<E>(), counts, options, site);
   });
 }
 
@@ -117,12 +113,10 @@ void scatter_v(Communicator<T>& comm, const at::Tensor& in, const at::Tensor& ou
 template <class T>
 void all_to_all(Communicator<T>& comm, const at::Tensor& in, const at::Tensor& out, CallOptions options = {},
                 CallSite site = CallSite::here()) {
-  const TensorView from = view_of(in, "all_to_all", "the input");
-  const TensorView to = writable_view_of(out, "all_to_all", "the output");
-  detail::check_same_dtype(from, to, "all_to_all");
-  visit_dtype(from.dtype, [&](auto element) {
+  const detail::InOut views = detail::in_and_out(in, out, "all_to_all");
+  visit_dtype(views.from.dtype, [&](auto element) {
     using E = decltype(element);
-    tandem::all_to_all(comm, from.as<E>(), to.as<E>(), options, site);
+    tandem::all_to_all(comm, views.from.as<E>(), views.to.as<E>(), options, site);
   });
 }
 
@@ -131,12 +125,10 @@ template <class T>
 void all_to_all_v(Communicator<T>& comm, const at::Tensor& in, std::span<const std::size_t> send_counts,
                   const at::Tensor& out, std::span<const std::size_t> receive_counts, CallOptions options = {},
                   CallSite site = CallSite::here()) {
-  const TensorView from = view_of(in, "all_to_all_v", "the input");
-  const TensorView to = writable_view_of(out, "all_to_all_v", "the output");
-  detail::check_same_dtype(from, to, "all_to_all_v");
-  visit_dtype(from.dtype, [&](auto element) {
+  const detail::InOut views = detail::in_and_out(in, out, "all_to_all_v");
+  visit_dtype(views.from.dtype, [&](auto element) {
     using E = decltype(element);
-    tandem::all_to_all_v(comm, from.as<E>(), send_counts, to.as<E>(), receive_counts, options, site);
+    tandem::all_to_all_v(comm, views.from.as<E>(), send_counts, views.to.as<E>(), receive_counts, options, site);
   });
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "tandem/comm/communicator.hpp"
 #include "tandem/core/dtype.hpp"
@@ -29,6 +30,17 @@ inline void check_same_dtype(const TensorView& in, const TensorView& out, const 
     refuse_tensor(verb, std::string("the input is ") + name_of(in.dtype) + " and the output " + name_of(out.dtype) +
                             "; they must have one dtype");
   }
+}
+
+/// What a verb reads, and what it writes of the same dtype.
+struct InOut {
+  TensorView from, to;
+};
+inline InOut in_and_out(const at::Tensor& in, const at::Tensor& out, const char* verb,
+                        std::string_view reduction = {}) {
+  const InOut views{view_of(in, verb, "the input", reduction), writable_view_of(out, verb, "the output", reduction)};
+  check_same_dtype(views.from, views.to, verb);
+  return views;
 }
 
 /// Where a verb looks at a tensor on root only: elsewhere it may be undefined, and counts for nothing.

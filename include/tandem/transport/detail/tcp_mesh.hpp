@@ -121,15 +121,14 @@ inline void shake_hands(const Descriptor& socket, TcpHandshake& handshake, Deadl
 /// Error(timeout) at the deadline.
 inline Descriptor connect_to(const TcpParty& party, const std::vector<TcpAddress>& addresses, int to, int channel) {
   constexpr std::chrono::seconds most_silence{2};
+  const auto at_most = [&](std::chrono::nanoseconds span) { return std::min(party.deadline.remaining(), span); };
   std::string last = "nobody listened";
   std::string refused;  // says more than that nobody listens there any more
   int unanswered = 0;
   for (int attempt = 0;; ++attempt) {
     std::size_t strangers = 0;
     for (const TcpAddress& address : addresses) {
-      const auto patience =
-          std::min<std::chrono::nanoseconds>(party.deadline.remaining(), patience_of(unanswered, party.rank));
-      Descriptor socket = try_connect(address, Deadline::after(patience));
+      Descriptor socket = try_connect(address, Deadline::after(at_most(patience_of(unanswered, party.rank))));
       if (!socket) {
         unanswered += errno == ETIMEDOUT ? 1 : 0;
         last = address.text() + ": " + std::generic_category().message(errno);
@@ -138,8 +137,8 @@ inline Descriptor connect_to(const TcpParty& party, const std::vector<TcpAddress
       set_options(socket);
       auto handshake = TcpHandshake::client(party.secret, {party.rank, to, party.size, channel, party.sockets},
                                             party.job, party.checked);
-      const auto silence = std::min<std::chrono::nanoseconds>(party.deadline.remaining(), most_silence);
-      shake_hands(socket, handshake, addresses.size() == 1 ? party.deadline : Deadline::after(silence), party.deadline);
+      const auto silence = addresses.size() == 1 ? party.deadline : Deadline::after(at_most(most_silence));
+      shake_hands(socket, handshake, silence, party.deadline);
       if (handshake.state() == TcpHandshake::State::done) return socket;
       if (handshake.state() == TcpHandshake::State::refused) {
         ++strangers;
@@ -160,8 +159,7 @@ inline Descriptor connect_to(const TcpParty& party, const std::vector<TcpAddress
           ErrorKind::timeout, to,
           "rank " + std::to_string(to) + " was not reached (" + (refused.empty() ? last : refused) + ")");
     }
-    const auto rest = std::min<std::chrono::nanoseconds>(party.deadline.remaining(), rest_after(attempt, party.rank));
-    std::this_thread::sleep_for(rest);
+    std::this_thread::sleep_for(at_most(rest_after(attempt, party.rank)));
   }
 }
 
