@@ -43,12 +43,15 @@ template <class T, class Reduction>
 class GradientBuckets {
  public:
   /// `parameters` all require grad and are the same on all ranks, `items` are their gradient_items(); `comm` must
-  /// outlive this object.
+  /// outlive this object. With `among_others`, other operations are begun on `comm` while backward runs: where ranks
+  /// need not reach the same parameters, reductions then begin only when it is over, so that all ranks begin all in one
+  /// order.
   GradientBuckets(Communicator<T>& comm, std::vector<NamedParameter> parameters, std::vector<BucketItem> items,
-                  const StrategyOptions& options, Reduction reduction)
+                  const StrategyOptions& options, Reduction reduction, bool among_others = false)
       : comm_(comm),
         caps_(options.buckets),
         graph_(graph_of(options)),
+        late_(among_others && graph_ != Graph::whole),
         reduction_(std::move(reduction)),
         parameters_(std::move(parameters)),
         items_(std::move(items)),
@@ -150,7 +153,7 @@ class GradientBuckets {
 
   // The user's call cannot be known inside a hook; this says more than the hook's own place would.
   static constexpr CallSite backward_site{"a gradient bucket", "Trainer::backward", 0};
-  /// Far below the communicator's limit, and more than a backward ever has in flight unless buckets are tiny. Without
+  /// Far below the communicator's limit, and more than a backward has in flight where ranks keep in step. Without
   /// windows a reduction moves only while it is waited for: putting that off would only hold memory.
   std::size_t most_under_way() const noexcept { return T::has_windows || !reduction_.releases() ? 16 : 1; }
 
@@ -192,6 +195,7 @@ class GradientBuckets {
   void finish() {
     active_ = false;
     if (!reducing_) return;
+    if (late_) begin_full_ones();
     if (next_ < buckets_.size()) complete();
     while (!under_way_.empty()) finish_oldest();
     if (searches()) use_.share(comm_, adding_up_, backward_site);
@@ -200,7 +204,7 @@ class GradientBuckets {
       if (!use_.anywhere(kept.index)) buckets_.view_of(kept.index).copy_(kept.value);
     }
     ++reductions_;
-    if (!rebuilt_ && !arrival_.empty()) {
+    if (!rebuilt_ && !parameters_.empty() && (graph_ == Graph::whole || reductions_ > 1)) {
       share_arrival();
       // The first steps needed more where gradients did not come backwards.
       if (reduction_.releases()) comm_.arena()->trim();
@@ -293,6 +297,10 @@ class GradientBuckets {
     if (!reducing_) return;
     if (!rebuilt_ && !stands_in(index) && (graph_ == Graph::whole || reductions_ > 0)) arrival_.push_back(index);
     --missing_[buckets_.bucket_of(index)];
+    if (!late_ || !active_) begin_full_ones();
+  }
+  /// In the buckets' order, as far as they have all their gradients.
+  void begin_full_ones() {
     // Before another begins: autograd has stored the gradients of these buckets by now, so their memory can go.
     if constexpr (!Reduction::whole) {
       while (!under_way_.empty() && under_way_.front().work.poll()) finish_oldest();
@@ -347,6 +355,7 @@ class GradientBuckets {
   Communicator<T>& comm_;
   BucketCaps caps_;
   Graph graph_;
+  bool late_;  // do reductions wait until backward is over?
   Reduction reduction_;
   std::vector<NamedParameter> parameters_;
   std::vector<BucketItem> items_;

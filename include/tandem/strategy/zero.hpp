@@ -73,7 +73,8 @@ class ZeroEngine : public ShardingEngine<T, GradientBuckets<T, ScatterGradients<
     gradients_ = std::make_unique<Buckets>(
         comm_, std::move(parameters), std::move(items), options,
         ScatterGradients<Compression>(layout, comm_.rank(), flat_ ? flat_->shards() : sharded_->shards(),
-                                      options.piece_bytes, Level >= 2, add_up_));
+                                      options.piece_bytes, Level >= 2, add_up_),
+        sharded_ != nullptr);
   }
   void reduce_nothing() { gradients_->reduce_nothing(); }
   double clip_norm(double limit, clip method) {

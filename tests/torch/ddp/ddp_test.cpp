@@ -460,3 +460,25 @@ TEST_CASE("buffers become rank 0's before a forward, on request") {
     trainer.update();
   });
 }
+
+// It skipped the exchange of the order in which gradients arrive, which the others do after the second step.
+TEST_CASE("static_graph: a rank that reaches no parameter takes part in every step") {
+  tandem::test::on_ranks(tandem::test::ranks(), [](int rank) {
+    auto world = tandem::join<tandem::ShmRing>();
+    const auto scaled = [](const std::vector<at::Tensor>& values, const at::Tensor& x) { return values[0] * x; };
+    Trainer trainer{world, Free{{{"scale", parameter(rank, {4})}}, scaled}, mean_loss, sgd, {.static_graph = true}};
+    const bool reaches = rank == 0;
+    at::Tensor expected = parameter(0, {4}).detach().clone();
+    at::Tensor momentum = at::zeros({4});
+    for (int step = 0; step < 4; ++step) {
+      const at::Tensor x = at::full({4}, 1.0 + step);
+      trainer.backward(reaches ? trainer.forward(x).sum() : x.clone().requires_grad_().sum());
+      trainer.update();
+      const at::Tensor gradient = x * (1.0F / static_cast<float>(world.size()));
+      momentum = step == 0 ? gradient : momentum * 0.9 + gradient;
+      expected = expected.add(momentum, -0.1);
+      CHECK(differing(trainer.model().parameters[0].second.detach(), expected) == 0);
+    }
+    CHECK(trainer.ledger().balanced());
+  });
+}

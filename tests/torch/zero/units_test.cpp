@@ -44,12 +44,27 @@ TrainerOptions apart(TrainerOptions options = {}) {
   options.placement = Placement::apart;
   return options;
 }
-std::vector<at::Tensor> values(Small& model) {
+/// A branch of which a forward takes one side.
+struct Fork : torch::nn::Module {
+  static inline int side = 0;
+  std::shared_ptr<Affine> sides[2] = {register_module("left", std::make_shared<Affine>(5, 5)),
+                                      register_module("right", std::make_shared<Affine>(5, 5))};
+  at::Tensor forward(const at::Tensor& x) { return sides[side]->forward(x); }
+};
+using Forked = Stages<Affine, Fork, Affine, Fork, Affine>;
+Forked forked(int rank) {
+  torch::manual_seed(5 + static_cast<std::uint64_t>(rank));
+  return Forked(std::make_shared<Affine>(6, 5), std::make_shared<Fork>(), std::make_shared<Affine>(5, 5),
+                std::make_shared<Fork>(), std::make_shared<Affine>(5, 4));
+}
+template <class Model>
+std::vector<at::Tensor> values(Model& model) {
   std::vector<at::Tensor> result;
   for (const auto& [name, value] : model.named_parameters()) result.push_back(value.detach().clone());
   return result;
 }
-std::vector<at::Tensor> tensors(Small& model) {
+template <class Model>
+std::vector<at::Tensor> tensors(Model& model) {
   std::vector<at::Tensor> result;
   for (const auto& [name, value] : model.named_parameters()) result.push_back(value);
   return result;
@@ -73,18 +88,18 @@ void as_reducer() {
 }
 
 /// Trains as Ddp does, in `use`, which gets a trainer and a step; compares weights at the end.
-template <class Transport = ShmRing, class F>
-void as_ddp(F use, TrainerOptions options = {}, int steps = 3) {
+template <class Transport = ShmRing, class F, class Model = Small>
+void as_ddp(F use, TrainerOptions options = {}, int steps = 3, Model (*make)(int) = small) {
   test::on_ranks(test::ranks(), [&](int rank) {
     torch::set_num_threads(1);
     auto world = join<Transport>();
     std::vector<at::Tensor> expected;
     {
-      Trainer<Small, Ddp<>, Transport> trainer{world, small(rank), mean_loss, sgd, options};
+      Trainer<Model, Ddp<>, Transport> trainer{world, make(rank), mean_loss, sgd, options};
       for (int step = 0; step < steps; ++step) use(trainer, step, rank);
       expected = values(trainer.model());
     }
-    Trainer<Small, Zero<3>, Transport> trainer{world, small(rank), mean_loss, sgd, apart(options)};
+    Trainer<Model, Zero<3>, Transport> trainer{world, make(rank), mean_loss, sgd, apart(options)};
     for (int step = 0; step < steps; ++step) {
       use(trainer, step, rank);
       for (const at::Tensor& parameter : tensors(trainer.model())) CHECK_FALSE(has_memory(parameter));
@@ -195,6 +210,27 @@ TEST_CASE("an update while parameters are held whole is refused") {
     trainer.backward(trainer.forward(input_of(rank, 0, {3, 6})).mean());
     CHECK_THROWS_WITH_AS(trainer.update(), doctest::Contains("update() while unshard() holds the parameters"), Error);
   });
+}
+
+namespace {
+/// Ranks reach different sides; with `change`, other ones in every step.
+template <class Transport>
+void forks_as_ddp(TrainerOptions options, bool change) {
+  options.piece_bytes = 1;
+  as_ddp<Transport>(
+      [=](auto& trainer, int step, int rank) {
+        Fork::side = (rank + (change ? step : 0)) % 2;
+        trainer.step(input_of(rank, step, {3, 6}), at::Tensor());
+      },
+      options, 4, forked);
+}
+}  // namespace
+
+// Gathers of units and reductions of gradients are operations of one communicator: all ranks begin them in one order.
+TEST_CASE("ranks that reach different parameters of a unit") {
+  forks_as_ddp<ShmRing>({.unused = unused_parameters::find}, true);
+  forks_as_ddp<ShmRing>({.static_graph = true}, false);
+  forks_as_ddp<Tcp>({.unused = unused_parameters::find}, true);
 }
 
 TEST_CASE("C088: forwards without a backward, evaluation in between, two forwards before one backward") {
