@@ -99,7 +99,8 @@ endfunction()
 # With TRANSPORTS, it is built and registered once more for each transport but ShmRing, as <name>_tcp, with
 # TANDEM_TEST_TRANSPORT_TCP defined (see tests/support/worlds.hpp).
 # THREADS: its ranks are threads, so it takes its turn with the tests that have several processes. SANITIZED: it runs
-# under a sanitizer in any case; see TANDEM_REPEAT_SANITIZED. TRAFFIC: it uses tests/support/traffic.hpp.
+# under a sanitizer in any case; see TANDEM_REPEAT_SANITIZED. TRAFFIC: it uses tests/support/traffic.hpp. What needs no
+# libtorch gets the label release (see tests/CMakeLists.txt).
 # The sources contain TEST_CASEs only: main() and the support in tests/support come with it. Every test has a time
 # limit: 60 s unless given, four times as much under a sanitizer. Silently left out when it needs libtorch and there is none.
 function(tandem_test name)
@@ -137,6 +138,8 @@ function(tandem_test name)
   endif()
   if(NOT kind)
     tandem_test_pch(${name})
+    list(APPEND arg_LABELS release)
+    add_dependencies(tandem_release_tests ${name})
   endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 60)

@@ -84,7 +84,7 @@ std::size_t available_memory() {
 }
 bool memory_suffices() {
   if (available_memory() > 3 * count) return true;
-  MESSAGE("left out: less than 6 GiB of memory are available");
+  MESSAGE("left out here: less than 6 GiB of memory are available");
   return false;
 }
 

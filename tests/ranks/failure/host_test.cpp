@@ -6,6 +6,7 @@
 #include <linux/capability.h>
 #include <net/if.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -13,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -20,6 +22,7 @@
 #include <string>
 
 #include "support/errors.hpp"
+#include "support/full.hpp"
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
 #include "support/samples.hpp"
@@ -69,7 +72,8 @@ void work_in(World& world) {
 /// False: not allowed here.
 template <class Prepare, class Body>
 bool on_a_host_of_its_own(int kinds, Prepare prepare, Body body) {
-  const auto endings = run_ranks(1, [&](int) {
+  const std::chrono::seconds limit(in_full(40, 300));
+  const auto enter = [&](int) {
     const auto user = ::geteuid();
     if (::unshare(kinds) != 0 && ::unshare(CLONE_NEWUSER | kinds) != 0) ::_exit(77);
     if (user != 0) {
@@ -77,8 +81,9 @@ bool on_a_host_of_its_own(int kinds, Prepare prepare, Body body) {
     }
     if ((kinds & CLONE_NEWNS) != 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) ::_exit(77);
     if (!prepare()) ::_exit(77);
-    on_ranks(2, body);
-  });
+    on_ranks(2, body, limit);
+  };
+  const auto endings = run_ranks(1, enter, limit);
   if (endings[0].code == 77) return false;
   CHECK(endings[0].clean());
   return true;
@@ -109,7 +114,7 @@ TEST_CASE("C021 C032: a /dev/shm of 64 MB, of 256 KiB, one that is read-only, an
     return ::mount("tmpfs", "/dev", "tmpfs", 0, "size=1k") == 0;  // no shm in it at all
   };
   all = on_a_host_of_its_own(CLONE_NEWNS, without, join_and_work) && all;
-  if (!all) MESSAGE("not all of it could be tried here: no right to mount");
+  if (!all) MESSAGE("left out here: parts of it, for no right to mount");
 }
 
 TEST_CASE("C021: /dev/shm is filled by others after the ranks have joined") {
@@ -125,7 +130,7 @@ TEST_CASE("C021: /dev/shm is filled by others after the ranks have joined") {
         barrier(world);
         work_in(world);
       });
-  if (!tried) MESSAGE("not tried here: no right to mount");
+  if (!tried) MESSAGE("left out here: no right to mount");
 }
 
 namespace {
@@ -231,7 +236,7 @@ TEST_CASE("a container's limit of memory is an error before the first touch, not
   if (!TestTransport::has_windows) return;
   const LimitedGroup group(std::size_t{256} << 20);
   if (!group.exists()) {
-    MESSAGE("not tried here: no right to make a control group");
+    MESSAGE("left out here: no right to make a control group");
     return;
   }
   on_ranks(2, [&](int rank) {
@@ -290,7 +295,7 @@ TEST_CASE("a rank that forbids reading after it has joined is named on all ranks
       drop_right_to_trace();
       World world = join<TestTransport>();
       if (!world.protocol().buffers().reads_others()) {
-        MESSAGE("not tried here: the host lets nobody read");
+        MESSAGE("left out here: the host lets nobody read");
         return;
       }
       barrier(world);
@@ -355,7 +360,9 @@ TEST_CASE("ranks on several hosts are refused at once, not at the deadline") {
 
 // Every buffer of the kernel holds a page, so that each send and receive is cut short. A rank that ends after its last
 // send leaves most of that message behind it; the other used to be told that it had left.
-TEST_CASE("C034 C036: sockets that hold 4 KiB, and a rank that leaves while its message is under way") {
+TEST_CASE(
+    "C034 C036: sockets that hold 4 KiB, a signal every 200 us, and a rank that leaves while its message is under "
+    "way") {
   const auto prepare = [] {
     Descriptor socket(::socket(AF_INET, SOCK_DGRAM, 0));
     ifreq loopback{};
@@ -371,19 +378,26 @@ TEST_CASE("C034 C036: sockets that hold 4 KiB, and a rank that leaves while its 
     return true;
   };
   const bool tried = on_a_host_of_its_own(CLONE_NEWNET, prepare, [](int rank) {
+    struct sigaction action {};
+    action.sa_handler = [](int) {};
+    REQUIRE(::sigaction(SIGALRM, &action, nullptr) == 0);
+    const itimerval often{{0, 200}, {0, 200}};
+    REQUIRE(::setitimer(ITIMER_REAL, &often, nullptr) == 0);
     World world = join<TestTransport>();
-    std::vector<float> data(1 << 20);
-    for (std::size_t i = 0; i < data.size(); ++i)
-      data[i] = static_cast<float>((i + static_cast<std::size_t>(rank)) % 97);
+    std::vector<float> data(2 << 20);
     std::vector<float> expected(data.size());
     for (std::size_t i = 0; i < data.size(); ++i) expected[i] = static_cast<float>(i % 97 + (i + 1) % 97);
-    all_reduce<Ring>(world, std::span(data), Sum{});
-    CHECK(data == expected);
+    for (int turn = 0; turn < in_full(2, 100); ++turn) {
+      for (std::size_t i = 0; i < data.size(); ++i)
+        data[i] = static_cast<float>((i + static_cast<std::size_t>(rank)) % 97);
+      all_reduce<Ring>(world, std::span(data), Sum{});
+      CHECK(data == expected);
+    }
     std::vector<float> theirs(data.size());  // both send first
     send(world, std::span<const float>(data), 1 - rank);
     recv(world, std::span(theirs), 1 - rank);
     CHECK(theirs == expected);
   });
-  if (!tried) MESSAGE("not tried here: no right to a network of one's own");
+  if (!tried) MESSAGE("left out here: no right to a network of one's own");
 }
 #endif

@@ -238,6 +238,31 @@ TEST_CASE("C007: a message that is not the one expected is named with both place
   });
 }
 
+// A send returns as soon as its message is on its way, so it is the sender's next call that tells it; one that still
+// waits is told in its own.
+TEST_CASE("C007: who sent a message that nobody expected is told so by its receiver, with both places") {
+  on_ranks(ranks(), [](int rank) {
+    for (const std::size_t count : {std::size_t{3000}, std::size_t{4} << 20}) {
+      CAPTURE(count);
+      World world = join_again("unexpected-" + std::to_string(count), rank, ranks());
+      std::vector<float> data(count, static_cast<float>(rank));
+      if (rank > 1) continue;
+      const auto error = error_of([&] {
+        if (rank == 1) recv(world, std::span(data).first(count - 1), 0, {}, there);
+        send(world, std::span<const float>(data), 1, {}, here);
+        barrier(world);
+      });
+      REQUIRE(error);
+      CAPTURE(std::string(error->what()));
+      CHECK(error->kind() == ErrorKind::mismatch);
+      for (const std::string& text : {std::to_string(count), std::to_string(count - 1), here.text(), there.text()}) {
+        CHECK(says(*error, text));
+      }
+      CHECK(data == std::vector<float>(count, static_cast<float>(rank)));
+    }
+  });
+}
+
 // They waited for one another in different communicators, and each was told of its own place only.
 TEST_CASE("C007: ranks that call on different communicators are told both places") {
   for (int odd = 0; odd < ranks(); ++odd) {

@@ -235,7 +235,7 @@ TEST_CASE("C027: a rank in another network namespace is explained, not waited fo
   const std::string name = fresh_rendezvous();
   on_ranks(2, [&](int rank) {
     if (rank == 1 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
-      MESSAGE("no permission for a network namespace: tested with a rank of another job instead");
+      MESSAGE("left out here: a network namespace (no right to one); a rank of another job instead");
       const auto error = failed_meeting(name + "-other", rank, 2, 0.7);
       CHECK(error.has_value());
       return;

@@ -179,7 +179,7 @@ TEST_CASE("random bytes around a true hello never crash or hang rank 0") {
 
 TEST_CASE("a process of another user is dropped without a word") {
   if (::geteuid() != 0) {
-    MESSAGE("needs root to become another user: not tested");
+    MESSAGE("left out here: only root may become another user");
     return;
   }
   const std::string name = fresh_rendezvous();
@@ -209,7 +209,7 @@ TEST_CASE("a process of another user is dropped without a word") {
 
 TEST_CASE("C025: a name held by another user is explained on every rank") {
   if (::geteuid() != 0) {
-    MESSAGE("needs root to become another user: not tested");
+    MESSAGE("left out here: only root may become another user");
     return;
   }
   const std::string name = fresh_rendezvous();
