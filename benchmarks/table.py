@@ -13,6 +13,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import bars  # noqa: E402
+import step_bars  # noqa: E402
 
 COLLECTIVE_KEYS = ["peer", "transport", "verb", "dtype", "ranks", "bytes", "registered", "median_us", "p99_us",
                    "algbw_gbs", "busbw_gbs", "bound_percent", "wrong", "ratio"]
@@ -239,6 +240,8 @@ def main():
             print(f"table: wrong: {row}", file=sys.stderr)
         return 1 if bad else 0
     calls = [row for row in rows if "verb" in row]
+    training = [row for row in rows if "model" in row]
+    held = [row for row in rows if "measured_bytes" in row]
     notes = []
     if arguments.circumstances:
         with open(arguments.circumstances, encoding="utf-8") as file:
@@ -251,15 +254,16 @@ def main():
                   "all_reduce": collectives([row for row in shm if row["verb"] == "all_reduce"]),
                   "verbs": collectives([row for row in shm if row["verb"] != "all_reduce"]),
                   "tcp": collectives([row for row in calls if row["transport"] == "tcp"]),
-                  "step": steps([row for row in rows if "model" in row]),
-                  "memory": memory([row for row in rows if "measured_bytes" in row])}
+                  "step": step_bars.aims(training, table, step_bars.of_steps) + steps(training),
+                  "memory": step_bars.aims(held, table, step_bars.of_memory) + memory(held)}
         for page in arguments.into:
             done = [name for name, parts in tables.items()
                     if parts and replace_in(page, name, "\n\n".join(parts + notes))]
             print(f"{page}: {', '.join(done) or 'nothing'} replaced")
         return 0
-    parts = bars.aims(calls, table, size) + collectives(calls) + steps([row for row in rows if "model" in row])
-    parts += memory([row for row in rows if "measured_bytes" in row]) + notes
+    parts = bars.aims(calls, table, size) + collectives(calls)
+    parts += step_bars.aims(training, table, step_bars.of_steps) + steps(training)
+    parts += step_bars.aims(held, table, step_bars.of_memory) + memory(held) + notes
     print("\n\n".join(parts))
     return 0
 

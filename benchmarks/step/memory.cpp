@@ -44,6 +44,8 @@ void measure_memory(Team& team, Worlds& worlds, const ModeInfo& which, int layer
   // What libtorch and the mode set up once, on a model of nothing.
   train(which, chain_with_adamw(8, 2, batch), worlds, [](int) {});
   MemoryUse use;
+  static_assert(default_piece_bytes <= sizeof(float) * width * width, "a piece is a layer: its bias and its weight");
+  use.piece_bytes = sizeof(float) * width * (width + 1);
   malloc_trim(0);
   const Footprint start = at_rest(team);
 
@@ -81,6 +83,7 @@ MemoryUse memory_use(Team& team) {
   for (int rank = 0; rank < team.ranks(); ++rank) {
     const MemoryUse& one = *std::launder(reinterpret_cast<const MemoryUse*>(team.samples(rank)));
     mean.parameters = one.parameters;
+    mean.piece_bytes = one.piece_bytes;
     const auto share = [&team](Footprint& sum, const Footprint& part) {
       sum.anonymous += part.anonymous / team.ranks();
       sum.shared += part.shared / team.ranks();

@@ -15,11 +15,12 @@ class Worlds;
 /// Means over the ranks, in bytes beside what was there before the model was made.
 struct MemoryUse {
   std::int64_t parameters = 0;
-  Footprint held;        ///< between two steps
-  Footprint trimmed;     ///< the same once malloc has given back what is free
-  Footprint first;       ///< the most when a gradient came in the first backward, before there is an optimizer's state
-  Footprint peak;        ///< the same in a later one
-  double under_way = 0;  ///< the most that lay in the arena in a later step, beside what lies there between steps
+  Footprint held;     ///< between two steps
+  Footprint trimmed;  ///< the same once malloc has given back what is free
+  Footprint first;    ///< the most when a gradient came in the first backward, before there is an optimizer's state
+  Footprint peak;     ///< the same in a later one
+  double piece_bytes = 0;  ///< of a piece of gradients, known from the model's layers: the same on all ranks
+  double under_way = 0;    ///< the most that lay in the arena in a later step, beside what lies there between steps
 };
 
 /// Trains a chain of `layers` layers in this mode; leaves what it saw in the team. Collective.

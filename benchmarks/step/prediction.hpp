@@ -3,21 +3,32 @@
 // between two steps. Measures nothing.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+
 #include "step/mode.hpp"
+#include "tandem/strategy/gradient_buckets.hpp"
+#include "tandem/strategy/scatter_gradients.hpp"
+#include "tandem/transport/shm_ring.hpp"
+#include "tandem/transport/tcp.hpp"
 
 namespace tandem::bench {
+
+template <class T>
+inline constexpr std::size_t most_under_way =
+    GradientBuckets<T, ScatterGradients<compress::none>>::most_released_under_way;
 
 struct Prediction {
   double parameters = 0;
   double gradients = 0;
   double optimizer = 0;
-  double room = 0;  ///< for what is under way, where the arena keeps it from step to step
+  double room = 0;  ///< at most, for pieces of gradients, where the arena keeps it from step to step
 
   double sum() const noexcept { return parameters + gradients + optimizer + room; }
 };
 
-/// `count` parameters, `ranks` ranks; `under_way`: the most bytes that buckets and gathered units had at once.
-inline Prediction predict(const ModeInfo& mode, double count, int ranks, double under_way) {
+/// `count` parameters, `ranks` ranks; gradients go in pieces of `piece_bytes`.
+inline Prediction predict(const ModeInfo& mode, double count, int ranks, double piece_bytes) {
   const double whole = 4.0 * count;
   const double shard = whole / ranks;
   Prediction result;
@@ -25,7 +36,10 @@ inline Prediction predict(const ModeInfo& mode, double count, int ranks, double 
   result.optimizer = 2.0 * (mode.level >= 1 ? shard : whole);
   if (mode.level >= 2) {
     result.gradients = mode.rows ? 0 : shard;  // by rows they have memory from backward to update only
-    result.room = mode.level == 3 && !mode.shared ? 0 : under_way;
+    // One piece is filled, the others are under way.
+    const auto under_way = mode.link == Link::shm ? most_under_way<ShmRing> : most_under_way<Tcp>;
+    result.room =
+        mode.level == 3 && !mode.shared ? 0 : std::min(whole, static_cast<double>(under_way + 1) * piece_bytes);
   } else {
     result.gradients = whole;  // in the buckets, which stay
   }

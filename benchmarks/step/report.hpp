@@ -57,7 +57,7 @@ inline void report_times(std::ostream& out, std::ostream* json, const Job& job, 
 inline void report_memory(std::ostream& out, std::ostream* json, const ModeInfo& mode, int ranks,
                           const MemoryUse& use) {
   const auto count = static_cast<double>(use.parameters);
-  const Prediction predicted = predict(mode, count, ranks, use.under_way);
+  const Prediction predicted = predict(mode, count, ranks, use.piece_bytes);
   const double measured = use.trimmed.sum();
   out << std::fixed << std::setprecision(2) << std::left << std::setw(14) << mode.name << std::right << ranks
       << " ranks, bytes per parameter and rank: predicted " << std::setw(5) << predicted.sum() / count << ", measured "

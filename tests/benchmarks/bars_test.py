@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The table of what is aimed at counts a case once, beside the fastest peer, and names every one that is short of it."""
+"""The tables of what is aimed at count a case once, beside the fastest peer, and name every one that is short of it."""
 
 import os
 import sys
@@ -8,6 +8,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "benchmarks"))
 import bars  # noqa: E402
+import step_bars  # noqa: E402
 import table  # noqa: E402
 
 
@@ -68,6 +69,51 @@ class Bars(unittest.TestCase):
     def test_ranges(self):
         text = bars.ranges([row("all_reduce", 8, 1.0), row("all_reduce", 64, 5.12)], table.table)[0]
         self.assertIn("| all_reduce | 1 to 5.1 | - | - |", text)
+
+
+def step(mode, median, share=0.1, rate=2.0, model="mlp-1024x2", batch=64, exposed=0.1):
+    return {"mode": mode, "model": model, "batch": batch, "ranks": 2, "median_ms": median, "exposed_ms": exposed,
+            "exposed_share": share, "rate": rate}
+
+
+def held(mode, predicted, measured, ranks=4):
+    return {"mode": mode, "ranks": ranks, "parameters": 100, "predicted_bytes": predicted, "measured_bytes": measured}
+
+
+def cells(lines):
+    return {line[0]: line[1:] for line in lines}
+
+
+class StepBars(unittest.TestCase):
+    def test_every_mode_is_judged_by_its_transport_and_peers_are_not(self):
+        found = cells(step_bars.of_steps([step("ddp", 10), step("zero2", 10, share=0.251), step("ddp-tcp", 10, share=0.5),
+                                          step("c10d", 20, share=1.0, rate=1.0), step("alone", 9, share=0.0, rate=0.9)]))
+        self.assertEqual(found["communication exposed, of c10d's, over ShmRing"],
+                         ["25 %", "1 of 2", "mlp-1024x2 b64, 2 ranks zero2 25%"])
+        self.assertEqual(found["communication exposed, of c10d's, over Tcp"],
+                         ["25 %", "0 of 1", "mlp-1024x2 b64, 2 ranks ddp-tcp 50%"])
+        self.assertEqual(found["every mode and size, x c10d's rate"], ["1.0", "3 of 3", ""])
+
+    def test_rates_belong_to_sizes(self):
+        found = cells(step_bars.of_steps([step("ddp", 10, rate=1.49), step("ddp", 10, rate=1.2, model="mlp-1024x1", batch=1024)]))
+        self.assertEqual(found["`Ddp<>`, mlp-1024x2 b64, x c10d's rate"], ["1.5", "0 of 1", "2 ranks 1.49"])
+        self.assertEqual(found["`Ddp<>`, mlp-1024x1 b1024, x c10d's rate"], ["1.2", "1 of 1", ""])
+        self.assertEqual(found["`Ddp<>`, mlp-1024x16 b16, x c10d's rate"], ["1.3", "0 of 0", "not measured"])
+
+    def test_level_3_is_held_beside_ddp_of_the_same_size(self):
+        found = cells(step_bars.of_steps([step("ddp", 9), step("zero3", 10), step("zero3-apart", 10.1)]))
+        self.assertEqual(found["`Zero<3>`, shared, x `Ddp<>`'s rate"], ["0.9", "1 of 1", ""])
+        self.assertEqual(found["`Zero<3>`, apart, x `Ddp<>`'s rate"], ["0.9", "0 of 1", "mlp-1024x2 b64, 2 ranks 0.89"])
+
+    def test_the_small_gpt(self):
+        found = cells(step_bars.of_steps([step("ddp", 10, model="gpt-small", exposed=0.5)]))
+        self.assertEqual(found["`Ddp<>`, small GPT, exposed, of a step"], ["5 %", "0 of 1", "gpt-small b64, 2 ranks ddp 5%"])
+
+    def test_memory(self):
+        found = cells(step_bars.of_memory([held("zero2", 800, 850), held("zero3-apart", 400, 419), held("zero3", 500, 474)]))
+        self.assertEqual(found["every mode, measured beside predicted"],
+                         ["within 5 %", "1 of 3", "zero2, 4 ranks 6%; zero3, 4 ranks -5%"])
+        self.assertEqual(found["`Zero<3>`, apart, beside 16/N bytes per parameter"], ["within 5 %", "1 of 1", ""])
 
 
 if __name__ == "__main__":

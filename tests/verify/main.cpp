@@ -64,6 +64,9 @@ void each_mode(F visit) {
   visit("zero1-shared", Sides<Zero<1>, ShmRing>{}, shared, plain);
   visit("zero1-tcp", Sides<Zero<1>, Tcp>{}, once, plain);
   visit("zero2", Sides<Zero<2>, ShmRing>{}, once, plain);
+  Terms pieces;
+  pieces.ours.piece_bytes = std::size_t{64} << 10;
+  visit("zero2-pieces", Sides<Zero<2>, ShmRing>{}, pieces, plain);
   visit("zero2-shared", Sides<Zero<2>, ShmRing>{}, shared, plain);
   visit("zero2-tcp", Sides<Zero<2>, Tcp>{}, once, plain);
   visit("zero2-accumulate", Sides<Zero<2>, ShmRing>{}, thrice, plain);

@@ -42,6 +42,11 @@ namespace tandem {
 template <class T, class Reduction>
 class GradientBuckets {
  public:
+  /// How many buckets may be under way when another begins, where a bucket's memory goes once it is reduced: they are
+  /// memory that a rank needs only while its peers lag. Without windows a reduction moves only while it is waited for:
+  /// putting that off would gain nothing.
+  static constexpr std::size_t most_released_under_way = T::has_windows ? 4 : 1;
+
   /// `parameters` all require grad and are the same on all ranks, `items` are their gradient_items(); `comm` must
   /// outlive this object. With `among_others`, other operations are begun on `comm` while backward runs: where ranks
   /// need not reach the same parameters, reductions then begin only when it is over, so that all ranks begin all in one
@@ -153,9 +158,8 @@ class GradientBuckets {
 
   // The user's call cannot be known inside a hook; this says more than the hook's own place would.
   static constexpr CallSite backward_site{"a gradient bucket", "Trainer::backward", 0};
-  /// Far below the communicator's limit, and more than a backward has in flight where ranks keep in step. Without
-  /// windows a reduction moves only while it is waited for: putting that off would only hold memory.
-  std::size_t most_under_way() const noexcept { return T::has_windows || !reduction_.releases() ? 16 : 1; }
+  /// Far below the communicator's limit, and more than a backward has in flight where ranks keep in step.
+  std::size_t most_under_way() const noexcept { return reduction_.releases() ? most_released_under_way : 16; }
 
   /// After an exception, what is under way stays so until the communicator has been given up with the true cause: a
   /// reduction that is dropped before gives it up with its own.

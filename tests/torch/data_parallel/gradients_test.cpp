@@ -291,24 +291,31 @@ TEST_CASE("C070: ranks' means are averaged plainly, to 6.0; scaled by the common
 }
 
 TEST_CASE("C077: four micro-batches of 1, 2, 3, 4 add up to 10, in every step") {
-  on_ranks(2, [](int rank) {
+  const auto check = []<class S>(Communicator<ShmRing>& world, accumulation how) {
+    const int rank = world.rank();
+    auto trainer = trainer_of<S>(world, linear(3), test::plain_sgd(1.0), {.accumulate = how});
+    for (int step = 1; step <= 3; ++step) {
+      // Rank 0 has 0.5 less and rank 1 0.5 more than the average; element i has i + 1 times as much.
+      const auto loss = [&](int k) {
+        const float mine = static_cast<float>(k) + (rank == 0 ? 0.5F : 1.5F);
+        return trainer.forward(at::tensor({mine, 2 * mine, 3 * mine}));
+      };
+      {
+        const auto locally = trainer.accumulate();
+        for (int k = 0; k < 3; ++k) trainer.backward(loss(k));
+      }
+      trainer.backward(loss(3));
+      trainer.update();
+      const auto all = static_cast<float>(10 * step);
+      CHECK(differing(weight_of(trainer.model()), at::tensor({-all, -2 * all, -3 * all})) == 0);
+    }
+  };
+  on_ranks(2, [&](int) {
     auto world = join<ShmRing>();
     for_each_strategy([&]<class S>() {
-      auto trainer = trainer_of<S>(world, linear(3), test::plain_sgd(1.0));
-      for (int step = 1; step <= 3; ++step) {
-        // Rank 0 has 0.5 less and rank 1 0.5 more than the average; element i has i + 1 times as much.
-        const auto loss = [&](int k) {
-          const float mine = static_cast<float>(k) + (rank == 0 ? 0.5F : 1.5F);
-          return trainer.forward(at::tensor({mine, 2 * mine, 3 * mine}));
-        };
-        {
-          const auto locally = trainer.accumulate();
-          for (int k = 0; k < 3; ++k) trainer.backward(loss(k));
-        }
-        trainer.backward(loss(3));
-        trainer.update();
-        const auto all = static_cast<float>(10 * step);
-        CHECK(differing(weight_of(trainer.model()), at::tensor({-all, -2 * all, -3 * all})) == 0);
+      check.template operator()<S>(world, accumulation::local_sums);
+      if constexpr (requires { requires S::level >= 2; }) {
+        check.template operator()<S>(world, accumulation::shard_sums);
       }
     });
   });

@@ -38,7 +38,7 @@ Input whole_numbers(std::int64_t count) {
 
 /// Trains under every strategy, and in one process beside it: no element of any weight may differ.
 void as_one_process(Communicator<ShmRing>& world, const std::function<Free(int rank)>& make, const Recipe& recipe,
-                    const Input& input, int steps) {
+                    const Input& input, int steps, const TrainerOptions& options = {}) {
   torch::set_num_threads(1);
   std::vector<std::vector<at::Tensor>> expected;
   OneProcess reference(make(0), recipe);
@@ -49,7 +49,7 @@ void as_one_process(Communicator<ShmRing>& world, const std::function<Free(int r
     expected.push_back(test::copies(reference.weights()));
   }
   for_each_strategy([&]<class S>() {
-    auto trainer = trainer_of<S>(world, make(world.rank()), recipe);
+    auto trainer = trainer_of<S>(world, make(world.rank()), recipe, options);
     for (int step = 0; step < steps; ++step) {
       trainer.backward(trainer.forward(input(world.rank(), step)).sum());
       trainer.update();
@@ -155,6 +155,29 @@ TEST_CASE("C059: no parameters, frozen ones only, or only such as have no elemen
       }
       barrier(world);
     });
+  });
+}
+
+TEST_CASE(
+    "C060: four dtypes and odd sizes in one bucket, whole or in pieces: each weight keeps its dtype and its bits") {
+  const auto make = [](int source) {
+    return Free{{{"f32", parameter(source, {3})},
+                 {"bf16", parameter(source, {5}, at::kBFloat16)},
+                 {"f64", parameter(source, {7}, at::kDouble)},
+                 {"f16", parameter(source, {1}, at::kHalf)},
+                 {"f32b", parameter(source, {5, 5})},
+                 {"bf16b", parameter(source, {31}, at::kBFloat16)}},
+                [](const auto& p, const at::Tensor& x) {
+                  std::vector<at::Tensor> values;
+                  for (const auto& value : p) values.push_back(value.to(at::kDouble));
+                  return weighted(values, x).pow(2) + weighted(values, x.flip(0));
+                }};
+  };
+  on_ranks(2, [&](int) {
+    auto world = join<ShmRing>();
+    as_one_process(world, make, momentum_sgd(), noise({72}), 4);
+    as_one_process(world, make, momentum_sgd(), noise({72}), 4, {.piece_bytes = 1});
+    as_one_process(world, make, momentum_sgd(), noise({72}), 4, {.buckets = BucketCaps::every(16), .piece_bytes = 1});
   });
 }
 

@@ -19,6 +19,7 @@
 #include "support/free_model.hpp"
 #include "support/one_process.hpp"
 #include "support/ranks.hpp"
+#include "support/sleepy_model.hpp"
 #include "support/torch_training.hpp"
 #include "tandem/tandem.hpp"
 
@@ -322,37 +323,6 @@ TEST_CASE("C090: a rank that skips a block is named with the block, on both rank
     });
   });
 }
-
-namespace {
-
-/// Twelve layers of mixed size whose hooks sleep for random times, from seeds that differ by rank: they come before the
-/// Trainer's, so a rank begins and polls reductions at moments that no other does.
-Free sleepy(int rank, bool sleeps) {
-  Free model{{}, [](const auto& p, const at::Tensor& x) {
-               at::Tensor y = x;
-               for (std::size_t i = 0; i + 1 < p.size(); i += 2) y = at::tanh(at::linear(y, p[i], p[i + 1]));
-               return y.mean();
-             }};
-  std::int64_t width = 16;
-  for (int i = 0; i < 12; ++i) {
-    const std::int64_t next = i % 3 == 0 ? 64 : i % 3 == 1 ? 7 : 16;
-    model.parameters.emplace_back("weight" + std::to_string(i), parameter(rank + i, {next, width}));
-    model.parameters.emplace_back("bias" + std::to_string(i), parameter(rank + i, {next}));
-    width = next;
-  }
-  if (!sleeps) return model;
-  const auto random = std::make_shared<std::minstd_rand>(static_cast<unsigned>(1 + rank));
-  for (const auto& it : model.parameters) {
-    it.second.register_hook([random](const at::Tensor& gradient) {
-      const auto draw = (*random)() % 8;
-      if (draw < 3) std::this_thread::sleep_for(std::chrono::microseconds(150 * draw));
-      return gradient;
-    });
-  }
-  return model;
-}
-
-}  // namespace
 
 TEST_CASE("C092: reductions beside a backward that sleeps at random give the bits of reductions after it") {
   on_ranks(2, [](int rank) {

@@ -18,13 +18,17 @@ template <class Strategy>
 void with_changing_graph() {
   const TrainerOptions options{.clip_norm = 0.7, .unused = unused_parameters::find};
   with<Strategy, test::BranchNet>({.steps = 5, .options = options, .peer = {.find_unused = true}});
-  with<Strategy, test::BranchNet>({.steps = 3, .micro_batches = 2, .options = options, .peer = {.find_unused = true}});
+  TrainerOptions in_pieces = options;
+  in_pieces.piece_bytes = 1;
+  with<Strategy, test::BranchNet>(
+      {.steps = 3, .micro_batches = 2, .options = in_pieces, .peer = {.find_unused = true}});
 }
 
 template <class Strategy>
 void with_static_graph() {
-  with<Strategy, test::FixedBranchNet>(
-      {.steps = 5, .options = {.clip_norm = 0.7, .static_graph = true}, .peer = {.static_graph = true}});
+  with<Strategy, test::FixedBranchNet>({.steps = 5,
+                                        .options = {.clip_norm = 0.7, .static_graph = true, .piece_bytes = 1},
+                                        .peer = {.static_graph = true}});
 }
 
 }  // namespace
@@ -53,13 +57,14 @@ TEST_CASE("static_graph where every parameter is used, no element differs") {
   with<Ddp<>, test::WordNet>({.steps = 4, .options = {.static_graph = true}, .peer = {.static_graph = true}});
 }
 TEST_CASE("bf16_compress_hook, no element differs") {
-  const Scenario scenario{.steps = 4, .options = {.clip_norm = 0.7}, .peer = {.compress = at::kBFloat16}};
+  Scenario scenario{.steps = 4, .options = {.clip_norm = 0.7}, .peer = {.compress = at::kBFloat16}};
   with<Ddp<0, compress::bf16>, test::WordNet>(scenario);
   with<Zero<1, compress::bf16>, test::WordNet>(scenario);
+  scenario.options.piece_bytes = 100'000;
   with<Zero<2, compress::bf16>, test::WordNet>(scenario);
 }
 TEST_CASE("fp16_compress_hook, no element differs") {
-  const Scenario scenario{.steps = 4, .options = {.clip_norm = 0.7}, .peer = {.compress = at::kHalf}};
+  const Scenario scenario{.steps = 4, .options = {.clip_norm = 0.7, .piece_bytes = 1}, .peer = {.compress = at::kHalf}};
   with<Ddp<0, compress::fp16>, test::WordNet>(scenario);
   with<Zero<3, compress::fp16>, test::WordNet>(scenario);
 }

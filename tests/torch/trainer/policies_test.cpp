@@ -5,10 +5,12 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -173,8 +175,9 @@ TEST_CASE("shard_sums adds the averages of all micro-batches, to the bit") {
       plain.update();
     }
 
-    const auto accumulated = [&]<class Strategy>(Strategy, accumulation how) {
-      FreeTrainer<Strategy> trainer{world, scaled(rank), mean_loss, sgd, {.accumulate = how}};
+    const auto accumulated = [&]<class Strategy>(Strategy, accumulation how, std::size_t piece_bytes) {
+      FreeTrainer<Strategy> trainer{
+          world, scaled(rank), mean_loss, sgd, {.accumulate = how, .piece_bytes = piece_bytes}};
       for (int step = 0; step < steps; ++step) {
         {
           const auto scope = trainer.accumulate();
@@ -190,9 +193,12 @@ TEST_CASE("shard_sums adds the averages of all micro-batches, to the bit") {
       }
       return values(trainer.model());
     };
-    CHECK(differing(accumulated(Zero<2>{}, accumulation::shard_sums), values(plain.model())) == 0);
-    CHECK(differing(accumulated(Zero<3>{}, accumulation::shard_sums), values(plain.model())) == 0);
-    const bool others = differing(accumulated(Zero<2>{}, accumulation::local_sums), values(plain.model())) > 0;
+    for (const std::size_t piece_bytes : {default_piece_bytes, std::size_t{1}}) {
+      CHECK(differing(accumulated(Zero<2>{}, accumulation::shard_sums, piece_bytes), values(plain.model())) == 0);
+      CHECK(differing(accumulated(Zero<3>{}, accumulation::shard_sums, piece_bytes), values(plain.model())) == 0);
+    }
+    const auto by_local_sums = accumulated(Zero<2>{}, accumulation::local_sums, default_piece_bytes);
+    const bool others = differing(by_local_sums, values(plain.model())) > 0;
     CHECK(others == (test::ranks() > 1));
   });
   test::on_ranks(test::ranks(), [](int rank) {
@@ -438,13 +444,40 @@ TEST_CASE("C084: groups by whole shape keep decay off what has one dimension, sh
   });
 }
 
-TEST_CASE("optimizers that treat elements alike give shards the bits of the whole") {
+namespace {
+
+/// A rate for each step, set before it as a training loop would.
+Recipe adam_w_by(WarmUpCosine rate) {
+  return [rate](const std::vector<OwnedParameter>& owned) {
+    const auto optimizer = std::make_shared<AdamW<>>(values_of(owned), AdamOptions{.weight_decay = 0.1});
+    return AnyOptimizer{[optimizer, rate, step = 0]() mutable {
+      optimizer->set_learning_rate(rate.at(step++));
+      optimizer->step();
+    }};
+  };
+}
+Recipe sgd_by(StepDecay rate) {
+  return [rate](const std::vector<OwnedParameter>& owned) {
+    const auto optimizer = std::make_shared<torch::optim::SGD>(values_of(owned), torch::optim::SGDOptions(1.0));
+    return AnyOptimizer{[optimizer, rate, step = 0]() mutable {
+      for (auto& group : optimizer->param_groups()) group.options().set_lr(rate.at(step));
+      ++step;
+      optimizer->step();
+    }};
+  };
+}
+
+}  // namespace
+
+TEST_CASE("optimizers that treat elements alike, and their learning rates, give shards the bits of the whole") {
   using torch::optim::Adagrad, torch::optim::AdagradOptions, torch::optim::RMSprop, torch::optim::RMSpropOptions;
   const std::vector<std::pair<std::string, Recipe>> recipes{
       {"SGD, momentum", momentum_sgd()},
       {"Adagrad", recipe_of<Adagrad>(AdagradOptions(0.1).lr_decay(0.1).weight_decay(0.1))},
       {"RMSprop", recipe_of<RMSprop>(RMSpropOptions(0.1).alpha(0.9).weight_decay(0.1))},
-      {"RMSprop, momentum", recipe_of<RMSprop>(RMSpropOptions(0.1).momentum(0.9))}};
+      {"RMSprop, momentum", recipe_of<RMSprop>(RMSpropOptions(0.1).momentum(0.9))},
+      {"AdamW, warm-up and cosine", adam_w_by({.peak = 0.1, .warm_up = 2, .steps = 4})},
+      {"SGD, step by step", sgd_by({.start = 0.1, .every = 2, .factor = 0.3})}};
   each_strategy([&]<class Strategy>(Strategy, auto& world, int rank) {
     for (const auto& each : recipes) {
       const std::string& optimizer = each.first;
@@ -465,6 +498,38 @@ TEST_CASE("optimizers that treat elements alike give shards the bits of the whol
         CAPTURE(step);
         CHECK(differing(values(trainer.model()), reference.weights()) == 0);
       }
+    }
+  });
+}
+
+// A rank that is ahead of the others would hold all of its gradients otherwise.
+TEST_CASE("a rank ahead of the others has at most five pieces of gradients at a time") {
+  if (test::ranks() == 1) return;
+  test::on_ranks(test::ranks(), [](int rank) {
+    auto world = join<ShmRing>();
+    const std::size_t bytes = 100'000 * sizeof(float);
+    Free model{{}, [](const auto& p, const at::Tensor& x) {
+                 at::Tensor y = x;
+                 for (const auto& value : p) y = y * value;
+                 return y;
+               }};
+    for (int i = 0; i < 12; ++i) model.parameters.emplace_back("p" + std::to_string(i), parameter(rank, {100'000}));
+    if (rank == 0) {
+      for (const auto& it : model.parameters) {
+        it.second.register_hook([](const at::Tensor& gradient) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          return gradient;
+        });
+      }
+    }
+    FreeTrainer<Zero<2>> trainer{world, model, mean_loss, sgd, {.piece_bytes = 1}};
+    for (int step = 0; step < 4; ++step) {
+      world.arena()->watch_use();
+      const at::Tensor x = input_of(rank, step, {100'000});
+      trainer.step(x, x);
+      const Arena::Use use = world.arena()->use();
+      CHECK(use.most - use.now <= 5 * (bytes + line_pair_bytes));
+      CHECK(use.most - use.now >= (rank == 0 ? 1 : 3) * bytes);
     }
   });
 }

@@ -4,6 +4,7 @@
 #include "support/cut_models.hpp"
 #include "support/free_model.hpp"
 #include "support/reducer_comparison.hpp"
+#include "support/sleepy_model.hpp"
 #include "tandem/transport/tcp.hpp"
 
 namespace {
@@ -139,6 +140,28 @@ TEST_CASE("two units are whole at a time, and none between steps") {
   });
 }
 
+TEST_CASE("C092: over Tcp, pieces reduced beside a backward that sleeps at random give the bits of one at the end") {
+  test::on_ranks(2, [](int rank) {
+    torch::set_num_threads(1);
+    auto world = join<Tcp>();
+    const TrainerOptions options{.clip_norm = 0.05, .buckets = BucketCaps::every(700), .piece_bytes = 1};
+    Trainer<test::Free, Ddp<>, Tcp> apart{world, test::sleepy(rank, false), mean_loss, sgd, options};
+    Trainer<test::Free, Zero<2>, Tcp> trainer{world, test::sleepy(rank, true), mean_loss, sgd, options};
+    for (int step = 0; step < 20; ++step) {
+      const at::Tensor x = input_of(rank, step, {3, 16});
+      {
+        const auto locally = apart.accumulate();
+        apart.backward(apart.forward(x));
+      }
+      apart.reduce_gradients();
+      apart.update();
+      trainer.step(x, x);
+      CAPTURE(step);
+      CHECK(differing(values(trainer.model()), values(apart.model())) == 0);
+    }
+  });
+}
+
 TEST_CASE("over Tcp there are two pieces of gradients at a time") {
   test::on_ranks(test::ranks(), [](int rank) {
     auto world = join<Tcp>();
@@ -245,6 +268,17 @@ TEST_CASE("C088: forwards without a backward, evaluation in between, two forward
     const at::Tensor second = trainer.forward(y).square().mean();
     trainer.evaluate(x, x);
     trainer.backward(first + second);
+    trainer.update();
+  });
+}
+
+TEST_CASE("C088: a graph used twice") {
+  as_ddp([](auto& trainer, int step, int rank) {
+    const at::Tensor loss = trainer.forward(input_of(rank, step, {3, 6})).square().mean();
+    if (step == 1) {  // of this rank alone: added to what the Trainer's backward averages
+      loss.backward({}, true);
+    }
+    trainer.backward(loss);
     trainer.update();
   });
 }
