@@ -154,10 +154,14 @@ function(tandem_test name)
     foreach(ranks IN LISTS arg_RANKS arg_SLOW_RANKS)
       add_test(NAME ${name}.n${ranks} COMMAND ${name})
       # Ranks that share cores are timed and killed on purpose, and spin while they wait: two such tests side by side
-      # would disturb each other. Tests that only compile may run beside them.
+      # would disturb each other. Those that train only compute; one of them may run beside one of the others, which
+      # mostly wait, and so may tests that only compile.
       set(lock "")
       if(ranks GREATER 1)
         set(lock RESOURCE_LOCK ranks)
+        if(kind)
+          set(lock RESOURCE_LOCK training)
+        endif()
       endif()
       set_tests_properties(${name}.n${ranks} PROPERTIES
         ENVIRONMENT "TANDEM_TEST_RANKS=${ranks}" ${lock}

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -305,24 +306,39 @@ TEST_CASE("what a peer said before its kernel answered with a reset is heard, al
   CHECK(first.copy[64] == std::byte{42});
 }
 
-// The words of a rank that gave up lay behind data that nobody had taken yet, and a send that failed ended all reading.
-TEST_CASE("what lies behind data that nobody has taken is heard after them, also when sending fails first") {
+// The words of a rank that gave up lay behind data that nobody took, since they waited for another rank: it was called
+// dead as soon as a send to it failed.
+TEST_CASE("what lies behind data that nobody has taken is heard, and the data too, when sending fails first") {
   Pair pair;
   auto& [first, second] = pair;
-  write_some(second.connection, pattern(500, 7));
+  const auto sent = pattern(2500, 7);
+  write_some(second.connection, sent);
   second.control[64] = std::byte{42};
   second.connection.publish(64, std::span(second.control).subspan(64, 8));
+  second.connection.say_goodbye();
   second.connection.flush();
   write_some(first.connection, pattern(3000, 8));  // never read: its kernel answers with a reset
   ::poll(nullptr, 0, 20);
-  CHECK(first.connection.peek().size() == 500);
+  const auto seen = first.connection.peek();
+  REQUIRE(seen.size() == 1024);
   second.connection = TcpConnection();
   ::poll(nullptr, 0, 20);
   for (int turn = 0; turn < 2; ++turn) write_some(first.connection, pattern(100, 9));
   CHECK(first.connection.broken());
-  CHECK(first.copy[64] == std::byte{0});
-  CHECK(first.connection.peek().size() == 500);
-  first.connection.consume(500);
-  CHECK(first.connection.peek().empty());
+  CHECK(first.connection.left());
   CHECK(first.copy[64] == std::byte{42});
+  CHECK(first.connection.holds_data());
+  // In place, as what had been looked at before.
+  CHECK(first.connection.peek().data() == seen.data());
+  CHECK(std::equal(seen.begin(), seen.end(), sent.begin()));
+  first.connection.consume(24);
+  std::vector<std::byte> taken(sent.begin(), sent.begin() + 24);
+  while (!first.connection.peek().empty()) {
+    CHECK(first.connection.front_position() == taken.size());
+    const auto part = first.connection.peek().first(std::min<std::size_t>(700, first.connection.peek().size()));
+    taken.insert(taken.end(), part.begin(), part.end());
+    first.connection.consume(part.size());
+  }
+  CHECK(taken == sent);
+  CHECK_FALSE(first.connection.holds_data());
 }

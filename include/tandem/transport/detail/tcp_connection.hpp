@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
@@ -121,6 +122,7 @@ class TcpConnection {
         if (code == EAGAIN || code == EWOULDBLOCK || code == ENOBUFS) return;
         pull();  // a peer that takes nothing any more may have said why before
         fail_from(code);
+        if (ended_ && front_ && !shown_) pull_rest();
         return;
       }
       drop_sent(static_cast<std::size_t>(taken));
@@ -131,18 +133,27 @@ class TcpConnection {
   // --- in -------------------------------------------------------------------------------------------------------
   /// What is unread of the stream's oldest frame, in place; empty when none has arrived. Stays valid until consumed.
   std::span<const std::byte> peek() noexcept {
-    if (!front_) pull();
-    return front_ ? payload_.subspan(used_) : std::span<const std::byte>();
+    if (!front_ && kept_.empty()) pull();
+    if (front_) return payload_.subspan(used_);
+    return kept_.empty() ? std::span<const std::byte>()
+                         : std::span<const std::byte>(kept_.front().bytes).subspan(used_);
   }
   /// Where in the stream the first byte of peek() lies, when there is one.
-  std::uint64_t front_position() const noexcept { return front_position_ + used_; }
+  std::uint64_t front_position() const noexcept {
+    return (front_ || kept_.empty() ? front_position_ : kept_.front().position) + used_;
+  }
   void consume(std::size_t bytes) noexcept {
     used_ += bytes;
-    if (used_ < payload_.size()) return;
-    reader_.drop();
-    front_ = false;
+    if (used_ < (front_ ? payload_.size() : kept_.front().bytes.size())) return;
     used_ = 0;
-    take_frames();
+    if (!front_) {
+      kept_.pop_front();
+    } else if (shown_) {
+      front_ = false;
+      shown_.reset();
+    } else {
+      drop_front();
+    }
   }
   /// Takes what has arrived, up to the next frame of the stream: publications appear in the copy.
   void pull() noexcept {
@@ -182,7 +193,7 @@ class TcpConnection {
     if (fault_.empty()) fault_ = why;
   }
   /// Has a frame of the stream arrived that nobody has taken yet?
-  bool holds_data() const noexcept { return front_; }
+  bool holds_data() const noexcept { return front_ || !kept_.empty(); }
   /// Bytes that the peer's kernel does not have yet, and frames that this one's has not; none once it can take no more.
   std::size_t undelivered() const noexcept {
     pollfd state{socket_.get(), 0, 0};
@@ -203,6 +214,35 @@ class TcpConnection {
     std::size_t total() const noexcept { return frame_bytes(header.length); }
   };
 
+  struct Kept {
+    std::uint64_t position;
+    std::vector<std::byte> bytes;
+  };
+
+  /// The peer's end has gone, so this is all: reads past the stream's oldest frame, which stays in place, and keeps the
+  /// ones behind it. What the peer said last lies behind them, and who waits for another rank would not take them.
+  void pull_rest() noexcept {
+    shown_.emplace(std::move(reader_));
+    reader_ = shown_->behind();
+    const auto payload = payload_;
+    const auto position = front_position_;
+    front_ = false;
+    take_frames();
+    if (!front_) pull();
+    while (front_) {
+      kept_.push_back({front_position_, {payload_.begin(), payload_.end()}});
+      drop_front();
+      if (!front_) pull();
+    }
+    front_ = true;
+    payload_ = payload;
+    front_position_ = position;
+  }
+  void drop_front() noexcept {
+    reader_.drop();
+    front_ = false;
+    take_frames();
+  }
   std::vector<std::byte> take(std::size_t bytes) noexcept {
     std::vector<std::byte> memory;
     if (!spare_.empty()) {
@@ -278,7 +318,10 @@ class TcpConnection {
   bool front_ = false;  // payload_ is the oldest frame of the stream
   std::uint64_t front_position_ = 0;
   std::span<const std::byte> payload_;
-  std::size_t used_ = 0;  // bytes of it already consumed
+  std::size_t used_ = 0;  // bytes of the oldest frame already consumed
+  // Once the peer's end has gone: whose frame payload_ is, and the frames of the stream behind it.
+  std::optional<FrameReader> shown_;
+  std::deque<Kept> kept_;
   bool left_ = false;
   bool ended_ = false;
   bool drained_ = false;  // all that came before the end was read: sending may have failed earlier

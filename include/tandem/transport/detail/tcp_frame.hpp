@@ -113,6 +113,18 @@ class FrameReader {
     shown_ = false;
   }
 
+  /// Goes on behind the frame that next() gave, which stays where it is, in this one.
+  FrameReader behind() const {
+    FrameReader result(limits_);
+    FrameHeader header;
+    std::memcpy(&header, base_ + begin_, sizeof header);
+    const std::size_t next = begin_ + frame_bytes(header.length);
+    std::memcpy(result.base_, base_ + next, end_ - next);
+    result.end_ = end_ - next;
+    result.position_ = header.kind == FrameKind::stream ? header.position + header.length : position_;
+    return result;
+  }
+
   /// Why nothing more is taken; empty while all is well.
   const std::string& fault() const noexcept { return fault_; }
   /// Bytes of a frame that is not whole yet: the sender was cut off in the middle when nothing follows.
