@@ -76,8 +76,9 @@ def step(mode, median, share=0.1, rate=2.0, model="mlp-1024x2", batch=64, expose
             "exposed_share": share, "rate": rate}
 
 
-def held(mode, predicted, measured, ranks=4):
-    return {"mode": mode, "ranks": ranks, "parameters": 100, "predicted_bytes": predicted, "measured_bytes": measured}
+def held(mode, predicted, measured, ranks=4, room=0):
+    return {"mode": mode, "ranks": ranks, "parameters": 100, "predicted_bytes": predicted, "measured_bytes": measured,
+            "room_bytes": room}
 
 
 def cells(lines):
@@ -114,6 +115,12 @@ class StepBars(unittest.TestCase):
         self.assertEqual(found["every mode, measured beside predicted"],
                          ["within 5 %", "1 of 3", "zero2, 4 ranks 6%; zero3, 4 ranks -5%"])
         self.assertEqual(found["`Zero<3>`, apart, beside 16/N bytes per parameter"], ["within 5 %", "1 of 1", ""])
+
+    def test_room_may_stand_empty(self):
+        found = cells(step_bars.of_memory([held("zero2", 800, 700, room=100), held("zero2", 800, 660, room=100),
+                                           held("zero2", 800, 845, room=100)]))
+        self.assertEqual(found["every mode, measured beside predicted"],
+                         ["within 5 %", "1 of 3", "zero2, 4 ranks -6%; zero2, 4 ranks 6%"])
 
 
 if __name__ == "__main__":

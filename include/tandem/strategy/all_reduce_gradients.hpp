@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "tandem/collective/async.hpp"
@@ -25,7 +26,7 @@ class AllReduceGradients {
   static constexpr bool whole = true;
 
   /// How buckets of these layouts are to be reduced: whole, as they lie.
-  std::vector<BucketLayout> arrange(std::vector<BucketLayout> layouts, Arrival) {
+  std::vector<BucketLayout> arrange(std::vector<BucketLayout> layouts, std::span<const std::size_t>) {
     wire_.arrange(layouts.size());
     return layouts;
   }

@@ -35,6 +35,12 @@ inline void require_first(bool first, const std::string& name, int rank) {
       "parameter \"" + name + "\" received a gradient twice in one backward; call Trainer::backward once per graph",
       rank);
 }
+inline const char* remedy_for_unused(bool static_graph) noexcept {
+  return static_graph ? "with static_graph every step must reach the parameters that the first reached, so use "
+                        "unused_parameters::find"
+                      : "use every parameter in the loss, freeze it with requires_grad_(false) on all ranks, or set "
+                        "TrainerOptions::unused to unused_parameters::find";
+}
 /// Names the first five of the parameters of which no gradient came. `unused` are their places in `parameters`, all
 /// that are trained, counted from 0 as PyTorch counts them.
 [[noreturn]] inline void refuse_unused(const std::vector<std::size_t>& unused,
@@ -46,6 +52,13 @@ inline void require_first(bool first, const std::string& name, int rank) {
     names += "parameter " + std::to_string(unused[i]) + " of " + total + ", \"" + parameters[unused[i]].name + "\", ";
   if (unused.size() > 5) names += "and " + std::to_string(unused.size() - 5) + " more ";
   refuse_backward(names + "got no gradient on rank " + std::to_string(rank) + "; " + remedy, rank);
+}
+/// With static_graph, where the first step had none.
+[[noreturn]] inline void refuse_reached(const std::string& name, int rank) {
+  refuse_backward("parameter \"" + name +
+                      "\" received a gradient, but none in the first step; with static_graph every step must reach the "
+                      "same parameters, so use unused_parameters::find",
+                  rank);
 }
 
 }  // namespace tandem::detail

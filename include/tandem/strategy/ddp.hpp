@@ -75,6 +75,7 @@ class DdpEngine {
   }
   void before_update() noexcept {}
   void after_update(AfterUpdate what) {
+    detail::have_changed(buckets_->parameters());
     if (what == AfterUpdate::keep) return;
     const c10::AutoGradMode no_grad(false);
     for (const NamedParameter& parameter : buckets_->parameters()) {

@@ -66,7 +66,7 @@ class GradientBuckets {
         rebuilt_(graph_ == Graph::changing) {
     BucketCaps first = caps_;
     if (graph_ == Graph::changing) first.from_first_step = true;
-    buckets_.lay_out(reduction_.arrange(first_buckets(items_, first), Arrival::backwards));
+    buckets_.lay_out(reduction_.arrange(first_buckets(items_, first), backwards(items_.size())));
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
       slots_[index].hook = parameters_[index].value.register_hook(
           [this, index](const at::Tensor& gradient) { return receive(index, gradient); });
@@ -89,6 +89,7 @@ class GradientBuckets {
       begin(!locally);
       loss.backward();
       finish();
+      learnt_ = learnt_ || !locally;
     });
   }
   /// Averages the gradients as they stand, without a backward: written by hand, or added up locally before.
@@ -98,28 +99,30 @@ class GradientBuckets {
       const c10::AutoGradMode no_grad(false);
       for (std::size_t index = 0; index < parameters_.size(); ++index) {
         at::Tensor& gradient = parameters_[index].value.mutable_grad();
-        if (!gradient.defined() || stands_in(index)) continue;  // named by finish()
         const at::Tensor& view = buckets_.view_of(index);
+        if (gradient.defined() && !same_memory(gradient, view)) require_in_graph(index);
+        if (!gradient.defined() || stands_in(index)) continue;  // named by finish()
         if (!same_memory(gradient, view)) view.copy_(gradient);
         gradient = view.alias();
         use_.reached(index);
         mark_ready(index);
       }
       finish();
+      learnt_ = true;
     });
   }
-  /// Takes part in the others' averages with zeros, and gets them: this rank has no batch of its own.
+  /// Takes part in the others' averages with zeros, and gets them, where there are any: this rank has no batch of its
+  /// own. As in DistributedDataParallel's join(), gradients count as having come in registration order.
   void reduce_nothing() {
     attempt([&] {
       begin(true);
-      const c10::AutoGradMode no_grad(false);
       for (std::size_t index = 0; index < parameters_.size(); ++index) {
-        if (stands_in(index)) continue;
-        at::Tensor& gradient = parameters_[index].value.mutable_grad();
-        const at::Tensor& view = buckets_.view_of(index);
-        view.zero_();
-        gradient = view.alias();
-        mark_ready(index);
+        if (!stands_in(index)) note_arrival(index);
+      }
+      for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {  // in the order in which they are reduced
+        for (const std::size_t index : std::vector<std::size_t>(buckets_[bucket].layout().items)) {
+          if (!stands_in(index)) stand_in(index, true);
+        }
       }
       finish();
     });
@@ -144,6 +147,7 @@ class GradientBuckets {
   struct Slot {
     std::uint64_t ready = 0;      // the backward in which its place in the bucket was last filled
     std::uint64_t stands_in = 0;  // the backward in which it was last filled without a gradient
+    bool unreached = false;       // fixed graph: this rank's first step had no gradient of it
     unsigned hook = 0;
   };
   /// A gradient that lies in its bucket and is to stay what it is unless some rank has a new one.
@@ -158,8 +162,12 @@ class GradientBuckets {
 
   // The user's call cannot be known inside a hook; this says more than the hook's own place would.
   static constexpr CallSite backward_site{"a gradient bucket", "Trainer::backward", 0};
-  /// Far below the communicator's limit, and more than a backward has in flight where ranks keep in step.
-  std::size_t most_under_way() const noexcept { return reduction_.releases() ? most_released_under_way : 16; }
+  /// Elsewhere far below the communicator's limit, and more than a backward has in flight where ranks keep in step.
+  /// Where a rank may lack a gradient until its backward is over, the others must not wait for it in theirs; and where
+  /// all buckets have memory already, from local sums, waiting would save none.
+  std::size_t most_under_way() const noexcept {
+    return reduction_.releases() && graph_ != Graph::changing && !sums_ ? most_released_under_way : 16;
+  }
 
   /// After an exception, what is under way stays so until the communicator has been given up with the true cause: a
   /// reduction that is dropped before gives it up with its own.
@@ -178,11 +186,12 @@ class GradientBuckets {
   void begin(bool reduce) {
     if constexpr (!Reduction::whole) adding_up_ = reduction_.adds_up();  // before a bucket gives the shards new ones
     if (!arrival_on_rank_0_.empty()) {
-      const auto layouts = rebuilt_buckets(items_, std::exchange(arrival_on_rank_0_, {}), caps_);
-      buckets_.lay_out(reduction_.arrange(layouts, Arrival::as_listed));
+      const auto order = std::exchange(arrival_on_rank_0_, {});
+      buckets_.lay_out(reduction_.arrange(rebuilt_buckets(items_, order, caps_), order));
     }
     under_way_.clear();  // only after a failure is anything left
     ++backward_;
+    sums_ = backward_ > 1 && !reducing_;
     reducing_ = reduce;
     active_ = true;
     next_ = 0;
@@ -218,24 +227,29 @@ class GradientBuckets {
   bool searches() const noexcept { return graph_ == Graph::changing || (graph_ == Graph::fixed && reductions_ == 0); }
   /// Backward is over, and some gradients did not come.
   void complete() {
-    if (!searches()) refuse_unused();
+    if (!searches() && (graph_ != Graph::fixed || learnt_)) refuse_unused();
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
       if (slots_[index].ready == backward_) continue;
-      if (graph_ == Graph::fixed) absent_.push_back(index);
+      if (graph_ == Graph::fixed) {
+        absent_.push_back(index);
+        slots_[index].unreached = !use_.here(index);
+      }
       stand_in(index);
     }
   }
-  /// What this rank has of a gradient that does not come in this backward: earlier sums, or zeros.
-  void stand_in(std::size_t index) {
+  /// What this rank has of a gradient that does not come in this backward: earlier sums, or zeros. With `nothing`,
+  /// zeros whatever it has.
+  void stand_in(std::size_t index, bool nothing = false) {
     const c10::AutoGradMode no_grad(false);
     const at::Tensor& earlier = parameters_[index].value.grad();
     const at::Tensor& place = buckets_.view_of(index);
-    if (!earlier.defined())
-      place.zero_();
-    else if (!same_memory(earlier, place))
-      place.copy_(earlier);
-    else if (Reduction::whole && !use_.here(index))
+    const bool lies_there = earlier.defined() && same_memory(earlier, place);
+    if (Reduction::whole && graph_ != Graph::whole && lies_there && !use_.here(index))
       kept_.push_back({index, earlier.detach().clone()});
+    if (!earlier.defined() || nothing)
+      place.zero_();
+    else if (!lies_there)
+      place.copy_(earlier);
     slots_[index].stands_in = backward_;
     mark_ready(index);
   }
@@ -266,12 +280,7 @@ class GradientBuckets {
   at::Tensor receive(std::size_t index, const at::Tensor& gradient) {
     if (!active_) return {};  // not ours: autograd goes on with the gradient as it is
     const c10::AutoGradMode no_grad(false);
-    if (reducing_ && stands_in(index)) {
-      detail::refuse_backward("parameter \"" + parameters_[index].name +
-                                  "\" received a gradient, but none in the first step; with static_graph every step "
-                                  "must reach the same parameters, so use unused_parameters::find",
-                              comm_.rank());
-    }
+    if (gradient.defined() || (reducing_ && stands_in(index))) require_in_graph(index);
     detail::require_first(slots_[index].ready != backward_, parameters_[index].name, comm_.rank());
     detail::require_dense(gradient, parameters_[index].name, comm_.rank());
     at::Tensor& kept = parameters_[index].value.mutable_grad();
@@ -299,9 +308,12 @@ class GradientBuckets {
   void mark_ready(std::size_t index) {
     slots_[index].ready = backward_;
     if (!reducing_) return;
-    if (!rebuilt_ && !stands_in(index) && (graph_ == Graph::whole || reductions_ > 0)) arrival_.push_back(index);
+    if (!stands_in(index)) note_arrival(index);
     --missing_[buckets_.bucket_of(index)];
     if (!late_ || !active_) begin_full_ones();
+  }
+  void note_arrival(std::size_t index) {
+    if (!rebuilt_ && (graph_ == Graph::whole || reductions_ > 0)) arrival_.push_back(index);
   }
   /// In the buckets' order, as far as they have all their gradients.
   void begin_full_ones() {
@@ -331,19 +343,18 @@ class GradientBuckets {
     under_way_.pop_front();
   }
 
+  /// A gradient of this parameter has come.
+  void require_in_graph(std::size_t index) {
+    const bool known_absent = slots_[index].unreached || (reducing_ && stands_in(index));
+    if (graph_ != Graph::fixed || (!known_absent && (reductions_ == 0 || use_.anywhere(index)))) return;
+    detail::refuse_reached(parameters_[index].name, comm_.rank());
+  }
   [[noreturn]] void refuse_unused() {
     std::vector<std::size_t> unused;
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
       if (slots_[index].ready != backward_) unused.push_back(index);
     }
-    detail::refuse_unused(
-        unused, parameters_,
-        graph_ == Graph::fixed
-            ? "with static_graph every step must reach the parameters that the first reached, so use "
-              "unused_parameters::find"
-            : "use every parameter in the loss, freeze it with requires_grad_(false) on all ranks, or "
-              "set TrainerOptions::unused to unused_parameters::find",
-        comm_.rank());
+    detail::refuse_unused(unused, parameters_, detail::remedy_for_unused(graph_ == Graph::fixed), comm_.rank());
   }
 
   /// The order of rank 0's backward decides the buckets of all ranks from the next one on.
@@ -379,6 +390,8 @@ class GradientBuckets {
   bool adding_up_ = false;        // did shards hold sums of this step when this backward began?
   bool reducing_ = false;
   bool active_ = false;
+  bool sums_ = false;    // does the backward under way end with what earlier ones added up locally?
+  bool learnt_ = false;  // fixed graph: has this rank had a backward that was reduced?
 };
 
 }  // namespace tandem

@@ -33,6 +33,16 @@ struct OwnedParameter {
   std::vector<std::int64_t> full_shape;  ///< of the whole parameter, e.g. to decay matrices only
 };
 
+namespace detail {
+
+/// Autograd refuses graphs of the old values from now on. An optimizer may have updated memory that autograd does not
+/// connect with the parameters: shards, or, as libtorch's do, data().
+inline void have_changed(const std::vector<NamedParameter>& parameters) {
+  for (const NamedParameter& it : parameters) it.value.unsafeGetTensorImpl()->bump_version();
+}
+
+}  // namespace detail
+
 /// Which part of the data a rank is given: batch `rank()` of `size()`.
 class Coordinate {
  public:

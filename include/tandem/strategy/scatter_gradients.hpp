@@ -54,14 +54,29 @@ class ScatterGradients {
 
   const std::vector<Shard>& shards() const noexcept { return shards_; }
 
-  /// The pieces in which buckets of these layouts are reduced; from now on they are the buckets.
-  std::vector<BucketLayout> arrange(const std::vector<BucketLayout>& layouts, Arrival arrival) {
+  /// The pieces in which buckets of these layouts are reduced; from now on they are the buckets. In the order in which
+  /// they fill when gradients come in `order`, a permutation of the items: several dtypes take turns.
+  std::vector<BucketLayout> arrange(const std::vector<BucketLayout>& layouts, std::span<const std::size_t> order) {
     plans_.clear();
-    std::vector<BucketLayout> pieces;
+    std::vector<std::size_t> turns(order.size());
+    for (std::size_t turn = 0; turn < order.size(); ++turn) turns[order[turn]] = turn;
+    struct Run {
+      const BucketLayout& layout;
+      std::vector<std::size_t> places;
+      std::size_t full;
+    };
+    std::vector<Run> runs;
     for (const BucketLayout& layout : layouts) {
-      for (const auto& places : detail::runs_of_places(layout, arrival, piece_bytes_))
-        pieces.push_back(arrange(layout, places));
+      for (auto& places : detail::runs_of_places(layout, turns, piece_bytes_)) {
+        const std::size_t full = turns[layout.items[places.back()]];
+        runs.push_back({layout, std::move(places), full});
+      }
     }
+    std::vector<const Run*> as_they_fill;
+    for (const Run& run : runs) as_they_fill.push_back(&run);
+    std::sort(as_they_fill.begin(), as_they_fill.end(), [](const Run* a, const Run* b) { return a->full < b->full; });
+    std::vector<BucketLayout> pieces;
+    for (const Run* run : as_they_fill) pieces.push_back(arrange(run->layout, run->places));
     wire_.arrange(pieces.size());
     return pieces;
   }

@@ -82,6 +82,7 @@ class ShardingEngine {
   /// Averages are no longer needed, nor, where units are gathered, the room for what was under way.
   void end_step() {
     for (const Shard& shard : shards()) at::Tensor(shard.value).mutable_grad().reset();
+    detail::have_changed(gradients_->parameters());
     reduced_ = false;
     if (schedule_ && trims_) comm_.arena()->trim();
   }

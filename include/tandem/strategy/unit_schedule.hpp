@@ -71,6 +71,7 @@ class UnitSchedule {
     --holders_;
     rest();
   }
+  bool is_held() const noexcept { return holders_ > 0; }
   /// An update is about to make what is whole now old. Throws Error(argument) when it is held.
   void require_free(int rank) {
     if (holders_ > 0) {

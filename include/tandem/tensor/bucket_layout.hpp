@@ -47,9 +47,6 @@ struct BucketLayout {
   friend bool operator==(const BucketLayout&, const BucketLayout&) = default;
 };
 
-/// In which order the gradients of a bucket's items are expected.
-enum class Arrival { as_listed, backwards };
-
 namespace detail {
 
 inline BucketLayout pack(std::span<const BucketItem> items, std::vector<std::size_t> chosen) {
@@ -106,17 +103,20 @@ inline void check(const BucketCaps& caps) {
   }
 }
 
-/// Which places of a layout's items come together: runs of at least `bytes`, but for the last, as the items arrive.
-inline std::vector<std::vector<std::size_t>> runs_of_places(const BucketLayout& layout, Arrival arrival,
-                                                            std::size_t bytes) {
+/// Which places of a layout's items come together: runs of at least `bytes`, but for the last, as the items come:
+/// item i in turn turns[i].
+inline std::vector<std::vector<std::size_t>> runs_of_places(const BucketLayout& layout,
+                                                            std::span<const std::size_t> turns, std::size_t bytes) {
   std::vector<std::vector<std::size_t>> runs;
-  const std::size_t places = layout.items.size();
+  std::vector<std::size_t> places(layout.items.size());
+  for (std::size_t place = 0; place < places.size(); ++place) places[place] = place;
+  std::sort(places.begin(), places.end(),
+            [&](std::size_t a, std::size_t b) { return turns[layout.items[a]] < turns[layout.items[b]]; });
   std::size_t gathered = bytes;  // of the last run
-  for (std::size_t turn = 0; turn < places; ++turn) {
-    const std::size_t place = arrival == Arrival::as_listed ? turn : places - 1 - turn;
+  for (const std::size_t place : places) {
     if (gathered >= bytes) runs.emplace_back(), gathered = 0;
     runs.back().push_back(place);
-    const std::size_t end = place + 1 < places ? layout.offsets[place + 1] : layout.count;
+    const std::size_t end = place + 1 < places.size() ? layout.offsets[place + 1] : layout.count;
     gathered += (end - layout.offsets[place]) * size_of(layout.dtype);
   }
   return runs;
@@ -137,6 +137,13 @@ inline std::vector<BucketLayout> first_buckets(std::span<const BucketItem> items
   std::sort(buckets.begin(), buckets.end(),
             [](const BucketLayout& a, const BucketLayout& b) { return a.items.front() > b.items.front(); });
   return buckets;
+}
+
+/// The order in which gradients of `count` parameters come as far as anybody knows before step 1.
+inline std::vector<std::size_t> backwards(std::size_t count) {
+  std::vector<std::size_t> order(count);
+  for (std::size_t i = 0; i < count; ++i) order[i] = count - 1 - i;
+  return order;
 }
 
 /// From step 2 on: cut along the order in which gradients arrived in step 1 on rank 0. `arrival` is a permutation of

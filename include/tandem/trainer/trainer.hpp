@@ -124,9 +124,13 @@ class Trainer {
   /// target). Changes nothing; sends nothing, but under Zero<3> with parameters apart, where it is collective.
   template <class... Batch>
   requires(sizeof...(Batch) > 0) double evaluate(Batch&&... batch) {
-    const c10::AutoGradMode no_grad(false);
-    const detail::EvaluationMode<ModuleType> mode(*model_);
-    return loss_of(std::forward<Batch>(batch)...).template item<double>();
+    const auto mean = [&] {
+      const c10::AutoGradMode no_grad(false);
+      const detail::EvaluationMode<ModuleType> mode(*model_);
+      return loss_of(std::forward<Batch>(batch)...).template item<double>();
+    };
+    if (detail::gathers_units(*engine_)) return guarded("Trainer::evaluate", mean);
+    return mean();
   }
 
   /// See Accumulation. The sum of K losses divided by K each is the usual use.
@@ -276,7 +280,9 @@ class Trainer {
       optimizer_->step();
     else
       ++skipped_;
-    engine_->after_update(options_.after_update);
+    // Gradients that are not finite, kept, would keep every later update from being made.
+    const bool clears = !steps && options_.after_update == AfterUpdate::keep;
+    engine_->after_update(clears ? AfterUpdate::release : options_.after_update);
     return steps;
   }
 

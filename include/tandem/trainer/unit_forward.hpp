@@ -79,6 +79,13 @@ at::Tensor forward_by_units(M& model, Schedule& schedule, at::Tensor x) {
   return x;
 }
 
+/// Is a forward collective as things stand?
+template <class Engine>
+bool gathers_units(Engine& engine) noexcept {
+  if constexpr (requires { engine.schedule(); }) return engine.schedule() != nullptr && !engine.schedule()->is_held();
+  return false;
+}
+
 /// The model's output: unit by unit where the engine gathers units.
 template <class M, class Engine, class... Inputs>
 auto run_forward(M& model, Engine& engine, Inputs&&... inputs) {

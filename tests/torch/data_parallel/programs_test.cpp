@@ -257,6 +257,22 @@ TEST_CASE("C088: forwards without backward, an evaluation between forward and ba
   });
 }
 
+// Owners update memory that autograd does not connect with the parameters: old activations met new weights, silently.
+TEST_CASE("C088: a graph from before an update is refused by autograd, under every strategy") {
+  for_each_strategy([]<class S>() {
+    on_ranks(2, [](int rank) {
+      torch::set_num_threads(1);
+      auto world = join<ShmRing>(JoinOptions{.timeout = std::chrono::seconds(20)});
+      auto trainer = trainer_of<S>(world, blocks(rank), test::momentum_sgd());
+      const at::Tensor before = trainer.forward(input_of(rank, 0, {2, 6}));
+      trainer.step(input_of(rank, 1, {2, 6}), at::Tensor());
+      const std::string name = S::name;
+      CAPTURE(name);
+      CHECK_THROWS_WITH(trainer.backward(before), doctest::Contains("modified by an inplace operation"));
+    });
+  });
+}
+
 TEST_CASE("C089: a parameter is itself outside its module's forward, too") {
   on_ranks(2, [](int rank) {
     torch::set_num_threads(1);

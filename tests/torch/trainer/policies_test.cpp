@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/errors.hpp"
 #include "support/free_model.hpp"
 #include "support/one_process.hpp"
 #include "support/ranks.hpp"
@@ -93,6 +94,25 @@ TEST_CASE("C080: a gradient of one rank that is not finite skips the update on a
       for (const int step : {0, 2, 3}) other.step(input(step), input(step));
       CHECK(differing(values(trainer.model()), values(other.model())) == 0);
     }
+  });
+}
+
+// Kept, they kept every later update from being made.
+TEST_CASE("C080: a skipped update clears gradients that are otherwise kept") {
+  test::on_ranks(test::ranks(), [](int rank) {
+    torch::set_num_threads(1);
+    auto world = join<ShmRing>();
+    FreeTrainer<Ddp<>> trainer{
+        world, scaled(rank), mean_loss, sgd, {.after_update = AfterUpdate::keep, .on_non_finite = non_finite::skip}};
+    const at::Tensor x = input_of(rank, 0, {rows, columns});
+    at::Tensor broken = x.clone();
+    if (rank == 0) broken[0][0] = std::nan("");
+    trainer.backward(trainer.forward(broken).mean());
+    CHECK_FALSE(trainer.update());
+    trainer.backward(trainer.forward(x).mean());
+    CHECK(trainer.update());
+    CHECK(trainer.model().parameters[0].second.grad().defined());
+    CHECK(differing_from_rank_0(world, values(trainer.model())[0]) == 0);
   });
 }
 
@@ -367,6 +387,40 @@ TEST_CASE("C065: a rank without any batch joins from the first step, unused para
   });
 }
 
+// A joined rank had a gradient of zeros where the others had none: its weights decayed, theirs did not.
+TEST_CASE("C065: a joined rank leaves alone what no rank reaches, and may begin with joining") {
+  if (test::ranks() == 1) return;
+  const auto check = []<class Strategy>(Strategy, auto& world, int rank, const TrainerOptions& unused) {
+    Free model = scaled(rank);
+    model.parameters.emplace_back("spare", test::parameter(rank, {5}));
+    const Recipe decaying = [](const std::vector<OwnedParameter>& owned) {
+      return any(torch::optim::AdamW(values_of(owned), torch::optim::AdamWOptions(0.1).weight_decay(0.5)));
+    };
+    TrainerOptions options = unused;
+    options.clip_norm = 1.0;
+    options.uneven_inputs = true;
+    FreeTrainer<Strategy> trainer{world, model, mean_loss, decaying, options};
+    const auto start = values(trainer.model());
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      const int own = epoch == 0 ? 2 * rank : 2;  // rank 0 begins without a batch
+      for (int step = 0; step < own; ++step) {
+        const at::Tensor x = input_of(rank, 10 * epoch + step, {rows, columns});
+        trainer.step(x, x);
+      }
+      trainer.join();
+      const auto now = values(trainer.model());
+      CHECK(differing(now[2], start[2]) == 0);
+      CHECK(differing(now[0], start[0]) > 0);
+      for (const at::Tensor& it : now) CHECK(differing_from_rank_0(world, it) == 0);
+    }
+    CHECK(trainer.ledger().balanced());
+  };
+  each_strategy([&]<class Strategy>(Strategy strategy, auto& world, int rank) {
+    check(strategy, world, rank, {.unused = unused_parameters::find});
+    check(strategy, world, rank, {.static_graph = true});
+  });
+}
+
 TEST_CASE("C065: ranks with batches that do different things are told both") {
   if (test::ranks() == 1) return;
   test::on_ranks(test::ranks(), [](int rank) {
@@ -408,6 +462,40 @@ TEST_CASE("static_graph: a step that reaches other parameters than the first is 
   for (const bool more : {false, true}) {
     refused(Ddp<>{}, more);
     refused(Zero<2>{}, more);
+  }
+}
+
+// Ddp's replicas parted: what one rank had reached in a micro-batch of its own counted there, and nowhere else.
+TEST_CASE(
+    "static_graph: a micro-batch, or a gradient by hand, of what the first step did not reach is refused by name") {
+  const auto refused = []<class Strategy>(Strategy, bool by_hand) {
+    test::on_ranks(test::ranks(), [&](int rank) {
+      auto world = join<ShmRing>(JoinOptions{.timeout = std::chrono::seconds(20)});
+      bool all = false;
+      const Free model{
+          {{"always", test::parameter(rank, {7})}, {"sometimes", test::parameter(rank, {5})}},
+          [&](const auto& p, const at::Tensor& x) { return all ? x * p[0].sum() + p[1].sum() : x * p[0].sum(); }};
+      FreeTrainer<Strategy> trainer{world, model, mean_loss, sgd, {.static_graph = true}};
+      const at::Tensor x = input_of(rank, 0, {4});
+      for (int step = 0; step < 3; ++step) trainer.step(x, x);
+      all = rank == 0;
+      const auto error = test::error_of([&] {
+        {
+          const auto locally = trainer.accumulate();
+          trainer.backward(trainer.forward(x).mean());
+        }
+        all = false;
+        if (by_hand) trainer.model().parameters[1].second.mutable_grad() = at::ones({5});
+        if (by_hand) trainer.reduce_gradients();
+        trainer.backward(trainer.forward(x).mean());
+      });
+      REQUIRE(error);
+      CHECK(test::says(*error, "\"sometimes\" received a gradient, but none in the first step"));
+    });
+  };
+  for (const bool by_hand : {false, true}) {
+    refused(Ddp<>{}, by_hand);
+    refused(Zero<2>{}, by_hand);
   }
 }
 
@@ -503,17 +591,21 @@ TEST_CASE("optimizers that treat elements alike, and their learning rates, give 
 }
 
 // A rank that is ahead of the others would hold all of its gradients otherwise.
-TEST_CASE("a rank ahead of the others has at most five pieces of gradients at a time") {
+TEST_CASE("a rank ahead of the others has at most five pieces of gradients at a time, of several dtypes too") {
   if (test::ranks() == 1) return;
-  test::on_ranks(test::ranks(), [](int rank) {
+  const auto check = [](int rank, bool mixed) {
     auto world = join<ShmRing>();
     const std::size_t bytes = 100'000 * sizeof(float);
     Free model{{}, [](const auto& p, const at::Tensor& x) {
                  at::Tensor y = x;
-                 for (const auto& value : p) y = y * value;
+                 for (const auto& value : p) y = y * value.slice(0, 0, 50'000).to(at::kFloat);
                  return y;
                }};
-    for (int i = 0; i < 12; ++i) model.parameters.emplace_back("p" + std::to_string(i), parameter(rank, {100'000}));
+    for (int i = 0; i < 24; ++i) {
+      const bool wide = mixed && i % 2 == 1;
+      const at::Tensor value = parameter(rank, {wide ? 50'000 : 100'000}, wide ? at::kDouble : at::kFloat);
+      model.parameters.emplace_back("p" + std::to_string(i), value);
+    }
     if (rank == 0) {
       for (const auto& it : model.parameters) {
         it.second.register_hook([](const at::Tensor& gradient) {
@@ -525,11 +617,15 @@ TEST_CASE("a rank ahead of the others has at most five pieces of gradients at a 
     FreeTrainer<Zero<2>> trainer{world, model, mean_loss, sgd, {.piece_bytes = 1}};
     for (int step = 0; step < 4; ++step) {
       world.arena()->watch_use();
-      const at::Tensor x = input_of(rank, step, {100'000});
+      const at::Tensor x = input_of(rank, step, {50'000});
       trainer.step(x, x);
       const Arena::Use use = world.arena()->use();
       CHECK(use.most - use.now <= 5 * (bytes + line_pair_bytes));
       CHECK(use.most - use.now >= (rank == 0 ? 1 : 3) * bytes);
     }
+  };
+  test::on_ranks(test::ranks(), [&](int rank) {
+    check(rank, false);
+    check(rank, true);
   });
 }

@@ -2,6 +2,7 @@
 // Zero<3> with parameters apart: every rank has its shard, and a model that is cut is whole one unit after another.
 // Held against PyTorch's own C++ DDP, and tried in the cases that break sharded parameters elsewhere.
 #include "support/cut_models.hpp"
+#include "support/errors.hpp"
 #include "support/free_model.hpp"
 #include "support/reducer_comparison.hpp"
 #include "support/sleepy_model.hpp"
@@ -141,7 +142,7 @@ TEST_CASE("two units are whole at a time, and none between steps") {
 }
 
 TEST_CASE("C092: over Tcp, pieces reduced beside a backward that sleeps at random give the bits of one at the end") {
-  test::on_ranks(2, [](int rank) {
+  test::on_ranks(test::ranks(), [](int rank) {
     torch::set_num_threads(1);
     auto world = join<Tcp>();
     const TrainerOptions options{.clip_norm = 0.05, .buckets = BucketCaps::every(700), .piece_bytes = 1};
@@ -149,12 +150,7 @@ TEST_CASE("C092: over Tcp, pieces reduced beside a backward that sleeps at rando
     Trainer<test::Free, Zero<2>, Tcp> trainer{world, test::sleepy(rank, true), mean_loss, sgd, options};
     for (int step = 0; step < 20; ++step) {
       const at::Tensor x = input_of(rank, step, {3, 16});
-      {
-        const auto locally = apart.accumulate();
-        apart.backward(apart.forward(x));
-      }
-      apart.reduce_gradients();
-      apart.update();
+      apart.step(x, x);  // Ddp waits for its reductions when backward is over
       trainer.step(x, x);
       CAPTURE(step);
       CHECK(differing(values(trainer.model()), values(apart.model())) == 0);
@@ -291,6 +287,74 @@ TEST_CASE("C088: a forward that is given up leaves nothing whole behind") {
     const at::Tensor x = input_of(rank, 0, {3, 6});
     trainer.step(x, x);
     for (const at::Tensor& parameter : tensors(trainer.model())) CHECK_FALSE(has_memory(parameter));
+  });
+}
+
+TEST_CASE("C088: a graph of sharded units from before an update is refused by autograd") {
+  test::on_ranks(test::ranks(), [](int rank) {
+    auto world = join<ShmRing>(JoinOptions{.timeout = std::chrono::seconds(20)});
+    Trainer<Small, Zero<3>, ShmRing> trainer{world, small(rank), mean_loss, sgd, apart()};
+    const at::Tensor x = input_of(rank, 0, {3, 6});
+    const at::Tensor before = trainer.forward(x).square().mean();
+    trainer.step(x, x);
+    CHECK_THROWS_WITH(trainer.backward(before), doctest::Contains("modified by an inplace operation"));
+  });
+}
+
+TEST_CASE("C048: an exception in one rank's evaluation, where it is collective, reaches all") {
+  if (test::ranks() == 1) return;
+  test::on_ranks(test::ranks(), [](int rank) {
+    auto world = join<ShmRing>(JoinOptions{.timeout = std::chrono::seconds(30)});
+    const auto loss = [rank](const at::Tensor& output, const at::Tensor&) {
+      if (rank == 1 && !output.requires_grad()) throw std::runtime_error("the validation data is bad");
+      return output.mean();
+    };
+    Trainer<Small, Zero<3>, ShmRing> trainer{world, small(rank), loss, sgd, apart()};
+    const at::Tensor x = input_of(rank, 0, {3, 6});
+    trainer.step(x, x);
+    if (rank == 1) {
+      CHECK_THROWS_WITH_AS(trainer.evaluate(x, x), "the validation data is bad", std::runtime_error);
+      CHECK(world.poisoned());
+      std::this_thread::sleep_for(std::chrono::seconds(1));  // it does not leave
+      return;
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    const auto error = test::error_of([&] {
+      for (int turn = 0; turn < 2; ++turn) trainer.evaluate(x, x);  // this one's own first may be over before
+    });
+    REQUIRE(error);
+    CHECK_MESSAGE(test::says(*error, "the validation data is bad"), std::string(error->what()));
+    CHECK(error->peer() == 1);
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+  });
+}
+
+// D: the bytes of all parameters; all ranks together, N of them.
+TEST_CASE(
+    "what a step moves: 2 D (N - 1) at levels 1 and 2 as under Ddp, D (N - 1) more where units are gathered twice") {
+  test::on_ranks(test::ranks(), [](int rank) {
+    auto world = join<ShmRing>();
+    const auto moved = [&]<class Strategy>(Strategy, const TrainerOptions& options) {
+      Trainer<Small, Strategy, ShmRing> trainer{world, small(rank), mean_loss, sgd, options};
+      std::int64_t before = 0;
+      for (int step = 0; step < 4; ++step) {
+        before = static_cast<std::int64_t>(trainer.ledger().measured);
+        const at::Tensor x = input_of(rank, step, {3, 6});
+        trainer.step(x, x);
+      }
+      std::int64_t bytes = static_cast<std::int64_t>(trainer.ledger().measured) - before;
+      all_reduce(world, std::span(&bytes, 1), Sum{});
+      return bytes;
+    };
+    const std::int64_t others = world.size() - 1;
+    const std::int64_t last = (5 * 4 + 4) * 4, all = (6 * 5 + 5) * 4 + last;
+    CHECK(moved(Ddp<>{}, {}) == 2 * all * others);
+    CHECK(moved(Zero<1>{}, {}) == 2 * all * others);
+    CHECK(moved(Zero<2>{}, {}) == 2 * all * others);
+    CHECK(moved(Zero<2, compress::bf16>{}, {}) == (all / 2 + all) * others);
+    CHECK(moved(Zero<3>{}, {}) == all * others);  // one copy of the parameters
+    CHECK(moved(Zero<3>{}, apart()) == (3 * all - last) * others);
+    CHECK(moved(Zero<3>{}, apart({.reshard_after_forward = false})) == 2 * all * others);
   });
 }
 

@@ -105,19 +105,21 @@ TEST_CASE("every parameter is in exactly one bucket, whatever the sizes; empty o
 }
 
 TEST_CASE("a bucket's pieces: as large as asked for, as gradients come") {
-  using tandem::Arrival;
-  const auto runs = [](const std::vector<std::size_t>& sizes, Arrival arrival, std::size_t bytes) {
+  const auto runs = [](const std::vector<std::size_t>& sizes, const Indices& turns, std::size_t bytes) {
     const auto buckets = tandem::first_buckets(floats(sizes), {});
-    return tandem::detail::runs_of_places(buckets.at(0), arrival, bytes);
+    return tandem::detail::runs_of_places(buckets.at(0), turns, bytes);
   };
+  const Indices as_listed{0, 1, 2, 3, 4};
+  const Indices backwards = tandem::backwards(5);
   using Runs = std::vector<Indices>;
   const std::vector<std::size_t> sizes{1, 2, 0, 8, 1};  // 4 bytes each
-  CHECK(runs(sizes, Arrival::as_listed, 12) == Runs{{0, 1}, {2, 3}, {4}});
-  CHECK(runs(sizes, Arrival::backwards, 12) == Runs{{4, 3}, {2, 1, 0}});
-  CHECK(runs(sizes, Arrival::as_listed, 13) == Runs{{0, 1, 2, 3}, {4}});
-  CHECK(runs(sizes, Arrival::backwards, 1) == Runs{{4}, {3}, {2, 1}, {0}});
-  CHECK(runs(sizes, Arrival::backwards, 1000) == Runs{{4, 3, 2, 1, 0}});
-  CHECK(runs(sizes, Arrival::as_listed, 0) == Runs{{0}, {1}, {2}, {3}, {4}});
+  CHECK(runs(sizes, as_listed, 12) == Runs{{0, 1}, {2, 3}, {4}});
+  CHECK(runs(sizes, backwards, 12) == Runs{{4, 3}, {2, 1, 0}});
+  CHECK(runs(sizes, as_listed, 13) == Runs{{0, 1, 2, 3}, {4}});
+  CHECK(runs(sizes, backwards, 1) == Runs{{4}, {3}, {2, 1}, {0}});
+  CHECK(runs(sizes, backwards, 1000) == Runs{{4, 3, 2, 1, 0}});
+  CHECK(runs(sizes, as_listed, 0) == Runs{{0}, {1}, {2}, {3}, {4}});
+  CHECK(runs(sizes, {2, 0, 4, 1, 3}, 12) == Runs{{1, 3}, {0, 4, 2}});
 }
 
 TEST_CASE("what cannot be is said") {
