@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "step/worlds.hpp"
+#include "tandem/strategy/options.hpp"
 
 namespace tandem::bench {
 namespace {

@@ -7,16 +7,9 @@
 #include <cstddef>
 
 #include "step/mode.hpp"
-#include "tandem/strategy/gradient_buckets.hpp"
-#include "tandem/strategy/scatter_gradients.hpp"
-#include "tandem/transport/shm_ring.hpp"
-#include "tandem/transport/tcp.hpp"
+#include "tandem/strategy/options.hpp"
 
 namespace tandem::bench {
-
-template <class T>
-inline constexpr std::size_t most_under_way =
-    GradientBuckets<T, ScatterGradients<compress::none>>::most_released_under_way;
 
 struct Prediction {
   double parameters = 0;
@@ -37,7 +30,7 @@ inline Prediction predict(const ModeInfo& mode, double count, int ranks, double 
   if (mode.level >= 2) {
     result.gradients = mode.rows ? 0 : shard;  // by rows they have memory from backward to update only
     // One piece is filled, the others are under way.
-    const auto under_way = mode.link == Link::shm ? most_under_way<ShmRing> : most_under_way<Tcp>;
+    const std::size_t under_way = detail::most_released_under_way(mode.link == Link::shm);
     result.room =
         mode.level == 3 && !mode.shared ? 0 : std::min(whole, static_cast<double>(under_way + 1) * piece_bytes);
   } else {

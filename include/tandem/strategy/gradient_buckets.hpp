@@ -42,11 +42,6 @@ namespace tandem {
 template <class T, class Reduction>
 class GradientBuckets {
  public:
-  /// How many buckets may be under way when another begins, where a bucket's memory goes once it is reduced: they are
-  /// memory that a rank needs only while its peers lag. Without windows a reduction moves only while it is waited for:
-  /// putting that off would gain nothing.
-  static constexpr std::size_t most_released_under_way = T::has_windows ? 4 : 1;
-
   /// `parameters` all require grad and are the same on all ranks, `items` are their gradient_items(); `comm` must
   /// outlive this object. With `among_others`, other operations are begun on `comm` while backward runs: where ranks
   /// need not reach the same parameters, reductions then begin only when it is over, so that all ranks begin all in one
@@ -166,7 +161,9 @@ class GradientBuckets {
   /// Where a rank may lack a gradient until its backward is over, the others must not wait for it in theirs; and where
   /// all buckets have memory already, from local sums, waiting would save none.
   std::size_t most_under_way() const noexcept {
-    return reduction_.releases() && graph_ != Graph::changing && !sums_ ? most_released_under_way : 16;
+    return reduction_.releases() && graph_ != Graph::changing && !sums_
+               ? detail::most_released_under_way(T::has_windows)
+               : 16;
   }
 
   /// After an exception, what is under way stays so until the communicator has been given up with the true cause: a

@@ -56,6 +56,15 @@ struct UnitMap {
 /// Large enough to be reduced at the speed of memory.
 inline constexpr std::size_t default_piece_bytes = std::size_t{4} << 20;
 
+namespace detail {
+
+/// How many buckets may be under way when another begins, where a bucket's memory goes once it is reduced: they are
+/// memory that a rank needs only while its peers lag. Without windows a reduction moves only while it is waited for:
+/// putting that off would gain nothing.
+constexpr std::size_t most_released_under_way(bool windows) noexcept { return windows ? 4 : 1; }
+
+}  // namespace detail
+
 struct StrategyOptions {
   BucketCaps buckets;
   AfterUpdate after_update = AfterUpdate::release;

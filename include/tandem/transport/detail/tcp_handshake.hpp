@@ -197,16 +197,12 @@ class TcpHandshake {
   std::array<std::uint8_t, 32> proof(std::string_view label) const {
     std::array<std::uint8_t, 32> result{};
     if (secret_->empty()) return result;
-    std::vector<std::uint8_t> text(label.begin(), label.end());
-    const auto add = [&](const void* bytes, std::size_t count) {
-      const auto* const begin = static_cast<const std::uint8_t*>(bytes);
-      text.insert(text.end(), begin, begin + count);
-    };
-    add(&hello_, sizeof hello_);
-    add(challenge_.nonce.data(), challenge_.nonce.size());
+    std::string text(label);
+    text.append(reinterpret_cast<const char*>(&hello_), sizeof hello_);
+    text.append(reinterpret_cast<const char*>(challenge_.nonce.data()), challenge_.nonce.size());
     unsigned length = 0;
-    if (HMAC(EVP_sha256(), secret_->data(), static_cast<int>(secret_->size()), text.data(), text.size(), result.data(),
-             &length) == nullptr) {
+    if (HMAC(EVP_sha256(), secret_->data(), static_cast<int>(secret_->size()),
+             reinterpret_cast<const unsigned char*>(text.data()), text.size(), result.data(), &length) == nullptr) {
       throw Error(ErrorKind::system, "tandem: OpenSSL cannot compute HMAC-SHA256");
     }
     return result;
